@@ -295,7 +295,7 @@ class Convolution(nn.Module):
             null_mass(self.adamw_attn_z_bias_raw, self.options.eps).flatten(),
             self.attention_width**-0.5,
             self.radial_degree_mixer.channel_basis,
-            self._weights_of_layers(0, self.width),
+            self._weights_of_layers(range(1), self.width),
             self._rescale,
             None if self.attn_o_proj is None else self.attn_o_proj.of_each(),
             on_grid,
@@ -477,12 +477,13 @@ class Convolution(nn.Module):
         assert self.radial_degree_mixer is not None
         x, numbers = self.radial_degree_mixer.scaled(x), self._mixtures(edges)
         if self.groups == 1:
-            return self._sums_of_group(x, numbers, edges, weights, 0)
-        parts = x.unflatten(2, (self.groups, self.width))
+            return self._sums_of_groups(x, numbers, edges, weights[:, None], 0)
         weights = weights.unflatten(1, (-1, max(1, self.options.n_atten_head)))
-        weights = weights * self._competition(parts, numbers, edges)[:, :, None]
-        given = zip(parts.unbind(2), weights.unbind(1), strict=True)
-        sums = [self._sums_of_group(own, numbers, edges, of, k) for k, (own, of) in enumerate(given)]
+        of_groups = self._competition(x.unflatten(2, (self.groups, self.width)), numbers, edges)
+        weights = weights * of_groups[:, :, None]
+        count, _ = self._rows(x)
+        given = zip(x.split(count * self.width, 2), weights.split(count, 1), strict=True)
+        sums = [self._sums_of_groups(own, numbers, edges, of, k * count) for k, (own, of) in enumerate(given)]
         return torch.cat(sums, 2)
 
     def _competition(self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges) -> torch.Tensor:
@@ -491,30 +492,42 @@ class Convolution(nn.Module):
         size = self.lmax + 1
         harmonics, _ = edge_frames(edges.vectors, self.lmax, -1)  # the rows of m = 0, all in one
         first = (harmonics[:, :, None] * spread(numbers[:, : size**2 : size, None], self._runs)).mT
-        if (
-            self.focus_compete_norm is None
-        ):  # logits are linear in the scalars, and there are fewer nodes than edges
+        if self.focus_compete_norm is None:
+            # Logits are linear in the scalars, and there are fewer nodes than edges.
             logits = edge_rotate(first, (x * self.adamw_focus_compete_w.T).sum(3), edges.of_neighbor)[:, 0]
             return focus_shares(logits, self.focus_compete_bias)
         scalars = edge_rotate(first, x.flatten(2), edges.of_neighbor).view(-1, self.groups, self.width)
         return self._focus_weights(scalars)
 
-    def _sums_of_group(
-        self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges, weights: torch.Tensor, group: int
+    def _sums_of_groups(
+        self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges, weights: torch.Tensor, first: int
     ) -> torch.Tensor:
-        """(N, D, C), the sums of messages by blocks, of one group of channels of nodes that are scaled, by the numbers
-        of mixtures. Where fused layers take rows of more channels, the others are zeros."""
-        more = self.channels_of_edges(x) // self.groups - self.width if edges.once else 0
+        """(N, D, G C), the sums of messages by blocks, of G groups of channels of nodes that are scaled, by the numbers
+        of mixtures and weights (E, G, H). Where fused layers take rows of more channels, the others are zeros.
+
+        Args:
+            first: of the groups.
+        """
+        groups = range(first, first + weights.shape[1])
+        channels = x.shape[2]
+        more = self._rows(x)[1] - channels if edges.once else 0
         x = nn.functional.pad(x, (0, more)) if more else x
         if edges.once and self.goes_by_one_kernel(x):
             of = edges.of_neighbor, edges.of_center
-            given = edges.vectors, numbers, x, weights, *of, *self._weights_of_layers(group, x.shape[2])
-            return so2_messages(*given, edges.matmul)[:, :, : self.width] * self._rescale
+            given = (
+                edges.vectors,
+                numbers,
+                x,
+                weights[:, 0],
+                *of,
+                *self._weights_of_layers(groups, x.shape[2]),
+            )
+            return so2_messages(*given, edges.matmul)[:, :, :channels] * self._rescale
         turn = order_mix(numbers, edges.rotations[self.lmax, self.mmax], self.lmax)
         if self._goes_by_moments(x, edges, weights):
-            return self._sums_by_moments(turn, x, edges, weights, group)
-        blocks = self._blocks(turn, x, edges, group)
-        return self._received([rows[:, :, : self.width] for rows in blocks], weights, edges)
+            return self._sums_by_moments(turn, x, edges, weights, groups)
+        blocks = self._blocks(turn, x, edges, groups)
+        return self._received([rows[:, :, :channels] for rows in blocks], weights.flatten(1), edges)
 
     def _messages(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
         """In the frame of the edge (E, R, C) where there are frames, else (E, D, C)."""
@@ -548,52 +561,61 @@ class Convolution(nn.Module):
         """Whether layers of simulations in float32 have products of other accuracy on that GPU."""
         return self.by_blocks and self.mmax == 1 and kernel_width(device, self.lmax, self.width) is not None
 
-    def _row_width(self, x: torch.Tensor) -> int | None:
-        """The channels of the rows of a group that fused layers take, of nodes like x."""
+    def _fused_width(self, x: torch.Tensor) -> int | None:
+        """The channels of rows that fused layers take, of nodes like x; None: there are none."""
         return fused_width(x, self.lmax, self.width) if self.mmax == 1 else None
+
+    def _rows(self, x: torch.Tensor) -> tuple[int, int]:
+        """How many groups simulations with numbers like these have in a row, and the channels of that. `so2_messages`
+        has one weight of an edge."""
+        width = self._fused_width(x) or self.width
+        return 1 if self.goes_by_one_kernel(x) else width // self.width, width
 
     def channels_of_edges(self, x: torch.Tensor) -> int:
         """Of all groups together, in simulations with numbers like these."""
-        return self.groups * (self._row_width(x) or self.width)
+        count, width = self._rows(x)
+        return -(-self.groups // count) * width
 
     def _goes_by_fused_layers(self, x: torch.Tensor, edges: Edges) -> bool:
         """Whether one op for a layer takes less time than its products, gates and sums. It has no second derivative of
         its own."""
-        return edges.once and self._row_width(x) is not None
+        return edges.once and self._fused_width(x) is not None
 
     def _goes_by_moments(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> bool:
         """Whether the last layer multiplies sums over edges, one an atom. It has no gate, and so may follow the sum if
         all channels have one weight."""
-        fused = self.by_blocks and weights.shape[1] == 1 and self._goes_by_fused_layers(x, edges)
+        fused = self.by_blocks and weights.shape[2] == 1 and self._goes_by_fused_layers(x, edges)
         return fused and has_order_moments(x, self.lmax, x.shape[2])
 
     def _sums_by_moments(
-        self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, weights: torch.Tensor, group: int
+        self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, weights: torch.Tensor, groups: range
     ) -> torch.Tensor:
         """What `_received` gives."""
-        rows = self._by_fused_layers(turn, x, edges, group, self.options.mixing_layers - 1)
-        given = edges.rotations[self.lmax, self.mmax], rows, weights, edges.of_center
-        if edges.is_run:
-            moments = _SumOfRun.apply("order_moments", rows.shape[1] * rows.shape[2], *given)
-        else:
-            moments = order_moments(*given)
-        make = functools.partial(self._weight_of_moments, group, x.shape[2])
-        weight = (
-            make()
-            if is_exported()
-            else self._kept(self.so2_linears[-1], f"moments {group} {x.shape[2]}", make, at=x)
-        )
-        return self.post_focus_mix.product(moments, weight)
+        rows = self._by_fused_layers(turn, x, edges, groups, self.options.mixing_layers - 1)
+        found = []
+        for group, own in zip(groups, weights.unbind(1), strict=True):
+            given = edges.rotations[self.lmax, self.mmax], rows, own, edges.of_center
+            if edges.is_run:
+                moments = _SumOfRun.apply("order_moments", rows.shape[1] * rows.shape[2], *given)
+            else:
+                moments = order_moments(*given)
+            make = functools.partial(self._weight_of_moments, groups, group, x.shape[2])
+            name = f"moments {groups} {group} {x.shape[2]}"
+            weight = make() if is_exported() else self._kept(self.so2_linears[-1], name, make, at=x)
+            found.append(self.post_focus_mix.product(moments, weight))
+        return found[0] if len(found) == 1 else torch.cat(found, 2)
 
-    def _weight_of_moments(self, group: int, width: int) -> torch.Tensor:
-        """(L + 1, (3 L + 1) width, C): what moments of each degree are multiplied with. The last layer's weights, and
-        ones for what the layer is added to; scaled as sums are."""
-        (*_, middle), (*_, both), _ = self._weights_of_layers(group, width)
+    def _weight_of_moments(self, groups: range, group: int, width: int) -> torch.Tensor:
+        """(L + 1, (3 L + 1) width, C): what moments of each degree are multiplied with, of one of the groups in a row.
+        The last layer's weights, and ones for what the layer is added to; scaled as sums are."""
+        (*_, middle), (*_, both), _ = self._weights_of_layers(groups, width)
+        place = (group - groups.start) * self.width
         degrees, own, c = self.lmax + 1, self.lmax, width
         middle = (middle + torch.eye(degrees * c).to(middle)).view(degrees, c, degrees, c)
         u, v = both.chunk(2, 1)
         u, v = (one.reshape(own, c, own, c) for one in (u + torch.eye(own * c).to(u), v))
-        by_degree = [one.permute(2, 0, 1, 3).flatten(1, 2)[:, :, : self.width] for one in (middle, u, v)]
+        of_group = (one.narrow(3, place, self.width) for one in (middle, u, v))
+        by_degree = [one.permute(2, 0, 1, 3).flatten(1, 2) for one in of_group]
         signs = nn.functional.pad(torch.cat(by_degree[1:], 1), (0, 0, 0, 0, 1, 0))  # none of l = 0
         scales = self._rescale[[degree * degree for degree in range(degrees)]]
         return torch.cat([by_degree[0], signs], 1) * scales[:, :, None]
@@ -604,12 +626,12 @@ class Convolution(nn.Module):
         if not self.by_blocks or self.mmax != 1 or self.options.n_atten_head > 1:
             return False
         gates = sum(isinstance(one, Gate) for one in self.non_linearities)
-        width = self.channels_of_edges(x) // self.groups
+        width = self._fused_width(x) or self.width
         return has_fused_messages(x, self.lmax, width, len(self.so2_linears), gates)
 
-    def _weights_of_layers(self, group: int, width: int) -> _LayerWeights:
-        """W and [U V] of a message's layers by blocks, and the gates of the first of them, of a group of channels, with
-        zeros for those of rows that are wider."""
+    def _weights_of_layers(self, groups: range, width: int) -> _LayerWeights:
+        """W and [U V] of a message's layers by blocks, and the gates of the first of them, of rows that have so many
+        channels: of these groups, one behind the other, and zeros."""
         layers: Any = self.so2_linears
         whole: _LayerWeights = (
             [linear.weight_m0 for linear in layers],
@@ -620,30 +642,33 @@ class Convolution(nn.Module):
             return whole
 
         def padded(weight: torch.Tensor) -> torch.Tensor:
-            more, own = width - self.width, weight.chunk(self.groups, 1)[group].contiguous()
-            parts = own.view(own.shape[0] // self.width, self.width, -1, self.width)
-            return nn.functional.pad(parts, (0, more, 0, 0, 0, more)).flatten(2).flatten(0, 1)
+            c, found = self.width, []
+            for place, own in enumerate(weight.chunk(self.groups, 1)[groups.start : groups.stop]):
+                parts = own.reshape(own.shape[0] // c, c, -1, c)
+                around = place * c, width - (place + 1) * c
+                found.append(nn.functional.pad(parts, (*around, 0, 0, *around)))
+            return functools.reduce(torch.add, found).flatten(2).flatten(0, 1)
 
         def make() -> _LayerWeights:
             first, second, third = (list(map(padded, own)) for own in whole)
             return first, second, third
 
-        return make() if is_exported() else self._kept(self, f"layers {group} {width}", make, at=whole[0][0])
+        return make() if is_exported() else self._kept(self, f"layers {groups} {width}", make, at=whole[0][0])
 
     def _by_fused_layers(
-        self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, group: int, count: int
+        self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, groups: range, count: int
     ) -> torch.Tensor:
         """(E, R, C), messages after the first layers."""
         rows = edge_rotate(turn, x, edges.of_neighbor)
-        for layer in islice(zip_longest(*self._weights_of_layers(group, x.shape[2])), count):
+        for layer in islice(zip_longest(*self._weights_of_layers(groups, x.shape[2])), count):
             rows = so2_layer(rows, *layer, edges.matmul)
         return rows
 
-    def _blocks(self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, group: int) -> list[torch.Tensor]:
-        """What `_in_frame` gives of a group of channels, block by block."""
+    def _blocks(self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, groups: range) -> list[torch.Tensor]:
+        """What `_in_frame` gives of these groups of channels, block by block."""
         layers: Any = self.so2_linears
         if self._goes_by_fused_layers(x, edges):
-            return [self._by_fused_layers(turn, x, edges, group, len(layers))]
+            return [self._by_fused_layers(turn, x, edges, groups, len(layers))]
         of, sizes = edges.of_neighbor, layers[0].sizes
         rows = [edge_rotate(own, x, of)[:, :, None] for own in turn.split(sizes, 1)]
         gate: Any
