@@ -10,6 +10,7 @@ import torch
 
 from mdops._library import check_device
 from mdops.errors import InputError, ModelFileError, UnsupportedModelError
+from mdops.flags import require_flags
 from mdops.io import read_model
 from mdops.long_range import DipoleCharge
 from mdops.models import model_of_tree
@@ -62,6 +63,7 @@ def load(
             effect (see `Potential.use_matmul`).
         LibraryError: device is a GPU that cannot be used here; the message says why.
     """
+    require_flags(spline=spline, allow_low_bit=allow_low_bit, modifier=modifier)
     precision = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if precision is None or precision not in _DTYPES.values():
         raise InputError(f"dtype is {dtype!r}, expected torch.float32 or torch.float64, or its name")
