@@ -329,6 +329,23 @@ def whole_and_parts(tmp_path, *ends):
 
 
 @pytest.mark.parametrize("constraint", [None, FixAtoms([0])])
+def test_velocities_that_are_not_finite_are_refused(alloy, tmp_path, constraint):
+    """In time: without files, and not as a run that blew up."""
+    velocities = np.zeros((len(alloy), 3))
+    velocities[3, 1] = np.nan
+    alloy.set_velocities(velocities)
+    alloy.set_constraint(constraint)
+    with pytest.raises(InputError, match=r"atom 3 \(\w+\) has velocity \[0\.0, nan, 0\.0\], not finite"):
+        run(alloy, EnsembleSettings("nve"), output(tmp_path))
+    assert not list(tmp_path.glob("md*"))
+    run(alloy, EnsembleSettings("nve", 300), output(tmp_path, 1), new_velocities=True)
+    alloy.set_constraint(None)
+    alloy.set_velocities(velocities)
+    with pytest.raises(InputError, match="atom 3"):
+        Engine(alloy, alloy.calc.models[0], EnsembleSettings("nve"))
+
+
+@pytest.mark.parametrize("constraint", [None, FixAtoms([0])])
 def test_means_are_of_the_whole_run(alloy, potential, tmp_path, capfd, constraint):
     alloy.set_constraint(constraint)
     physics = dataclasses.replace(ENSEMBLES["nve"], checkpoint_every=20)

@@ -10,7 +10,7 @@ from ase.constraints import FixAtoms
 
 from mdops.errors import InputError
 from mdops.md.engine.force_provider import spatial_order
-from mdops.md.motion import check_masses, check_npt, degrees_of_freedom
+from mdops.md.motion import check_masses, check_momenta, check_npt, degrees_of_freedom
 from mdops.md.options import EnsembleSettings
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Potential
@@ -161,6 +161,7 @@ def _check(atoms: Atoms, physics: EnsembleSettings, name: str, *, may_fix: bool)
     if len(atoms) == 0:
         raise InputError(f"{name}the engine has no atoms to move")
     check_masses(atoms, name)
+    check_momenta(atoms, name)
     others = [type(c).__name__ for c in atoms.constraints if not isinstance(c, FixAtoms)]
     if may_fix and others:
         raise InputError(
