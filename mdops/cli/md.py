@@ -163,6 +163,8 @@ def read_structure(structure: str) -> "Atoms":
 
 
 def _describe(summary: "Summary", output: "Output") -> str:
+    if output.steps == 0:
+        return "0 steps: the structure was computed, and nothing moved"
     drift = "" if summary.drift is None else f", conserved energy {1000 * summary.drift:+.4f} meV/atom"
     of = "" if summary.steps in (0, output.steps) else f" of all {output.steps} steps"
     means = f"mean temperature{of} {summary.temperature:.1f} K{drift}"

@@ -19,6 +19,9 @@ def read_named(name: str, index: str | None = None) -> "Atoms | list[Atoms]":
         found = ase.io.read(name, index)
     except StopIteration:  # of files that are read frame by frame
         found = []
+    except FileNotFoundError as error:
+        missing = error.filename or name
+        raise InputError(f"{missing}: there is no such file in {os.getcwd()}") from error
     except Exception as error:  # ASE's readers raise whatever comes up in them
         raise InputError(f"ASE cannot read {name}: {type(error).__name__}: {error}") from error
     if not isinstance(found, list) or found:
