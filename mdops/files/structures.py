@@ -21,7 +21,8 @@ def read_named(name: str, index: str | None = None) -> "Atoms | list[Atoms]":
         found = []
     except FileNotFoundError as error:
         missing = error.filename or name
-        raise InputError(f"{missing}: there is no such file in {os.getcwd()}") from error
+        where = "" if os.path.isabs(missing) else f" in {os.getcwd()}"
+        raise InputError(f"{missing}: there is no such file{where}") from error
     except Exception as error:  # ASE's readers raise whatever comes up in them
         raise InputError(f"ASE cannot read {name}: {type(error).__name__}: {error}") from error
     if not isinstance(found, list) or found:
