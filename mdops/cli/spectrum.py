@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_device, add_head, add_overwrite, require_absent
+from mdops.cli.arguments import add_device, add_head, add_overwrite, require_absent, require_other
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,14 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mdops import spectra
     from mdops.files.atomic import replace_file
-    from mdops.files.structures import read_structures
+    from mdops.files.structures import frames_file, read_structures
     from mdops.loading import load
     from mdops.plots import require_matplotlib
 
     require_absent(args.output, overwrite=args.overwrite)
+    inputs = args.model, frames_file(args.trajectory)
+    require_other(args.output, "--output", inputs)
     if args.plot is not None:
         require_matplotlib()
         require_absent(args.plot, overwrite=args.overwrite)
+        require_other(args.plot, "--plot", inputs)
     charges = _charges(args.charges)
     frames = read_structures(args.trajectory)
     model = load(args.model, head=args.head, device=args.device, overflow=args.overflow)

@@ -9,6 +9,11 @@ if TYPE_CHECKING:
     from ase import Atoms
 
 
+def frames_file(name: str) -> str:
+    """The file of FILE or FILE@INDEX."""
+    return name.rpartition("@")[0] if "@" in os.path.basename(name) else name
+
+
 def read_named(name: str, index: str | None = None) -> "Atoms | list[Atoms]":
     """What FILE or FILE@INDEX names: the last frame where there is no index, a list for one such as ":".
 
@@ -27,7 +32,8 @@ def read_named(name: str, index: str | None = None) -> "Atoms | list[Atoms]":
         raise InputError(f"ASE cannot read {name}: {type(error).__name__}: {error}") from error
     if not isinstance(found, list) or found:
         return found
-    path, _, number = name.rpartition("@") if "@" in os.path.basename(name) else (name, "", "")
+    path = frames_file(name)
+    number = name[len(path) + 1 :]
     raise InputError(f"{path} has no frame {number} (the first is 0)" if number else f"{path} has no frames")
 
 

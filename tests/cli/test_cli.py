@@ -223,6 +223,9 @@ def test_negative_numbers_may_have_an_exponent(crystal, pressure):
         ["model-devi", "-m", MODEL, "start.xyz", "-s", "start.xyz", "--output", "./start.xyz"],
         ["profile", MODEL, "start.xyz", "--out", "./start.xyz"],
         ["test", "-m", MODEL, "-d", "start.xyz", "--table", "./start.xyz"],
+        ["spectrum", "start.xyz@0:", "-m", MODEL, "--interval", "1", "--overwrite", "-o", "./start.xyz"],
+        ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--overwrite", "--plot", "start.xyz"],
+        ["quantize", MODEL, "--scheme", "w8", "--data", "start.xyz", "--report", "./start.xyz", "-o", "q.dp"],
     ],
 )
 def test_a_command_does_not_write_over_what_it_reads(crystal, capsys, command):
@@ -230,6 +233,13 @@ def test_a_command_does_not_write_over_what_it_reads(crystal, capsys, command):
     assert main(command) == 2
     assert "start.xyz: it is an input of this command" in capsys.readouterr().err
     assert Path("start.xyz").read_bytes() == before
+
+
+def test_a_program_does_not_replace_its_model(tmp_path, capsys):
+    model = tmp_path / "model.pt2"
+    model.write_bytes(b"a model")
+    assert main(["export", str(model), str(model), "--overwrite"]) == 2
+    assert "it is an input of this command" in capsys.readouterr().err and model.read_bytes() == b"a model"
 
 
 def test_a_run_of_no_steps_has_no_mean_temperature(crystal, capsys):
