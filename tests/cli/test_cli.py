@@ -171,6 +171,22 @@ def test_info_on_models_of_all_sorts(case, name, begins, capsys):
             ["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--plot", "md.log"],
             "another file of the run",
         ),
+        (
+            ["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--plot", "x.foo"],
+            "the suffix '.foo' is none of a picture; ",
+        ),
+        (
+            ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--plot", "x"],
+            "the suffix '' is none of a picture",
+        ),
+        (
+            ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--factor", "nan"],
+            "--factor nan: expected",
+        ),
+        (
+            ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--charges", "O=inf"],
+            "--charges O=inf: expected",
+        ),
         (["bench", MODEL, "--atoms", "0"], "at least one atom"),
         (["bench", MODEL, "--seconds", "-1"], "--seconds -1.0: expected more than 0"),
         (["profile", MODEL, "start.xyz", "--out", "nowhere/p.json"], "there is no folder nowhere"),
@@ -224,7 +240,6 @@ def test_negative_numbers_may_have_an_exponent(crystal, pressure):
         ["profile", MODEL, "start.xyz", "--out", "./start.xyz"],
         ["test", "-m", MODEL, "-d", "start.xyz", "--table", "./start.xyz"],
         ["spectrum", "start.xyz@0:", "-m", MODEL, "--interval", "1", "--overwrite", "-o", "./start.xyz"],
-        ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--overwrite", "--plot", "start.xyz"],
         ["quantize", MODEL, "--scheme", "w8", "--data", "start.xyz", "--report", "./start.xyz", "-o", "q.dp"],
     ],
 )
