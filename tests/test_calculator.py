@@ -260,6 +260,32 @@ def test_what_is_neither_true_nor_false_is_refused(single):
     assert load(MODEL, spline=np.False_).r_min is None
 
 
+def test_what_is_no_number_is_refused(single):
+    nve = EnsembleSettings("nve", 300)
+    calls = {
+        "r_min": lambda x: load(MODEL, r_min=x),
+        "temperature": lambda x: EnsembleSettings("nvt", x),
+        "timestep": lambda x: EnsembleSettings("nve", timestep=x),
+        "pressure": lambda x: EnsembleSettings("npt", 300, pressure=x),
+    }
+    whole = {
+        "seed": lambda x: EnsembleSettings("nve", seed=x),
+        "checkpoint_every": lambda x: EnsembleSettings("nve", checkpoint_every=x),
+        "steps": lambda x: list(Engine(alloy(), single, nve).run(x)),
+        "every": lambda x: list(Engine(alloy(), single, nve).run(2, every=x)),
+    }
+    for name, use in (calls | whole).items():
+        for value in ("1", 1j, [300], *([2.5, 2.0] if name in whole else [])):
+            with pytest.raises(
+                InputError, match=rf"^{name} is {re.escape(repr(value))}, expected a (whole )?number"
+            ):
+                use(value)
+    assert EnsembleSettings("nve", np.float32(300), seed=np.int64(2)).seed == 2
+    assert [frame.step for frame in Engine(alloy(), single, nve).run(np.int64(2), every=1)] == [1, 2]
+    with pytest.raises(InputError, match="head is 3, expected a name"):
+        load(MODEL, head=3)
+
+
 def test_results_are_the_callers_own(single):
     atoms = alloy()
     atoms.calc = MDOps(single)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from mdops.errors import InputError
-from mdops.flags import require_flags
+from mdops.flags import require_flags, require_numbers, require_whole
 
 Ensemble = Literal["nve", "nvt", "npt"]
 Thermostat = Literal["nose-hoover", "langevin"]
@@ -58,6 +58,10 @@ class EnsembleSettings:
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}, expected {', '.join(choices)}")
         require_flags(flexible=self.flexible)
+        require_whole(ramp_steps=self.ramp_steps, seed=self.seed, checkpoint_every=self.checkpoint_every)
+        given = {name: getattr(self, name) for name in ("timestep", "friction", "tdamp", "pressure", "pdamp")}
+        maybe = {name: getattr(self, name) for name in ("temperature", "final_temperature", "final_pressure")}
+        require_numbers(**given, **{name: value for name, value in maybe.items() if value is not None})
         for name in ("timestep", "friction", "tdamp", "pdamp"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name} is {getattr(self, name)}, expected a positive number")

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import os
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -326,6 +327,14 @@ def whole_and_parts(tmp_path, *ends):
         (tmp_path / name).mkdir()
         for end in steps:
             yield tmp_path / name, end
+
+
+def test_a_cell_that_is_no_number_is_refused_in_one_line(alloy, tmp_path):
+    alloy.cell.array[2, 2] = np.nan
+    with warnings.catch_warnings(), pytest.raises(InputError, match="`cell` holds nan"):
+        warnings.simplefilter("error")
+        run(alloy, EnsembleSettings("nve", 300), output(tmp_path))
+    assert not list(tmp_path.glob("md*"))
 
 
 @pytest.mark.parametrize("constraint", [None, FixAtoms([0])])

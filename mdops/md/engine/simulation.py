@@ -12,7 +12,7 @@ import torch
 from ase import Atoms, units
 
 from mdops.errors import InputError
-from mdops.flags import require_flags
+from mdops.flags import require_flags, require_whole
 from mdops.inputs import check_models, takes
 from mdops.md.engine.committee import Committee
 from mdops.md.engine.force_provider import Flags, ForceProvider
@@ -294,7 +294,9 @@ class Simulation(ABC, Generic[G, F]):
 
         Raises:
             UnstableRunError: the run blew up; the frames before were yielded.
+            InputError: `steps` or `every` is no whole number.
         """
+        require_whole(steps=steps, every=every)
         end, queued = self.step + steps, self.step
         pending: deque[_QueuedSteps] = deque()
         try:
