@@ -12,12 +12,13 @@ from ase.outputs import Properties, all_outputs
 
 from mdops.applicability import DomainGuard, GuardAction
 from mdops.errors import InputError
+from mdops.flags import require_flags
 from mdops.inputs import check_models, takes
 from mdops.loading import load
 from mdops.models import Output
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Matmul, Overflow, Potential
-from mdops.system import System, as_numbers, atom_spins, charges_and_spins, number_types, voigt
+from mdops.system import System, as_numbers, as_real, atom_spins, charges_and_spins, number_types, voigt
 from mdops.tracing import outside_inference_mode
 from mdops.verlet import VerletList
 
@@ -101,6 +102,7 @@ class MDOps(Calculator):
             ModelFileError, UnsupportedModelError: as `mdops.load`.
         """
         super().__init__()
+        require_flags(spline=spline, allow_low_bit=allow_low_bit)
         sources = [model] if isinstance(model, str | os.PathLike | Potential) else _several(model)
         if head is not None and any(isinstance(m, Potential) for m in sources):
             raise InputError(
@@ -259,8 +261,8 @@ class MDOps(Calculator):
         if old is None or not np.array_equal(numbers, old[0]) or not np.array_equal(pbc, old[1]):
             fresh = [_constant_part(m, number_types(numbers, m.type_map), pbc) for m in self.models]
             old = self._constant = numbers.copy(), pbc.copy(), fresh
-        x = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.float64))
-        h = torch.from_numpy(np.ascontiguousarray(cell, dtype=np.float64))[None]
+        x = torch.from_numpy(np.ascontiguousarray(as_real("positions", positions)))
+        h = torch.from_numpy(np.ascontiguousarray(as_real("cell", cell)))[None]
         given = state["charge_spin"]
         return [
             System(

@@ -11,6 +11,7 @@ from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.splines import FusedSums, RadialSplineSteps, Splines
 from mdops.models.charge_spin import charge_spin_defaults
+from mdops.models.contract import mean_in_words
 from mdops.models.neighborhood import NeighborReport
 from mdops.ops import NeighborList
 from mdops.potential import Potential
@@ -193,8 +194,9 @@ class Domain:
             UnsupportedModelError: absent neighbours have the type of a system's first atom, which no process knows.
         """
         if not self._divides:
+            options = (getattr(part, "options", None) for part in self.potential.model.modules())
             raise UnsupportedModelError(
-                "the model's absent neighbours have the type of a system's first atom (`set_davg_zero` is false), "
+                f"the model's absent neighbours have the type of a system's first atom ({mean_in_words(options)}), "
                 "which a program that cuts the system into domains does not know"
             )
         device = positions.device

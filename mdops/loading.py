@@ -10,6 +10,7 @@ import torch
 
 from mdops._library import check_device
 from mdops.errors import InputError, ModelFileError, UnsupportedModelError
+from mdops.flags import require_flags, require_numbers
 from mdops.io import read_model
 from mdops.long_range import DipoleCharge
 from mdops.models import model_of_tree
@@ -62,9 +63,14 @@ def load(
             effect (see `Potential.use_matmul`).
         LibraryError: device is a GPU that cannot be used here; the message says why.
     """
+    require_flags(spline=spline, allow_low_bit=allow_low_bit, modifier=modifier)
     precision = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if precision is None or precision not in _DTYPES.values():
         raise InputError(f"dtype is {dtype!r}, expected torch.float32 or torch.float64, or its name")
+    if r_min is not None:
+        require_numbers(r_min=r_min)
+    if head is not None and not isinstance(head, str):
+        raise InputError(f"head is {head!r}, expected a name")
     if r_min is not None and not COINCIDENT <= r_min < math.inf:
         raise InputError(
             f"r_min is {r_min} A, expected a distance of {COINCIDENT:g} A or more: nearer atoms are at the same place"

@@ -1,5 +1,6 @@
 """Figures with panels side by side, without a display. They need matplotlib."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mdops.errors import InputError
@@ -17,6 +18,14 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise InputError(f"plots need matplotlib: pip install matplotlib ({error})") from error
+
+
+def require_picture(path: Path) -> None:
+    """Raises InputError where matplotlib is not there, or does not draw files of that suffix."""
+    require_matplotlib()
+    known = figure(1, 1).canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known:
+        raise InputError(f"{path}: the suffix {path.suffix!r} is none of a picture; {', '.join(known)} are")
 
 
 def figure(panels: int, height: float) -> "Figure":

@@ -18,6 +18,7 @@ from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator, Step
 from mdops.evaluators.context import EvaluationContext, Matmul, Use
 from mdops.evaluators.one_op import Fused
+from mdops.flags import require_flags
 from mdops.hessian import hessians
 from mdops.io import write_model
 from mdops.io.tree import with_digits
@@ -276,6 +277,7 @@ class Potential(EvaluationContext):
         """
         from mdops.export import export_program  # with torch.export, which takes a second to import
 
+        require_flags(atom_virial=atom_virial)
         if atom_virial:
             self.require_atom_virials()
         return export_program(self, capacity=capacity, angle_capacity=angle_capacity, atom_virial=atom_virial)
@@ -453,6 +455,7 @@ class Potential(EvaluationContext):
         Raises:
             InputError: as `forward`, and for an element the model does not know.
         """
+        require_flags(atom_virial=atom_virial)
         frames = atoms if isinstance(atoms, list | tuple) else [atoms]
         system, spin = self._system(frames), self.model.spin
         of_atoms = self._parameter("aparam", aparam)

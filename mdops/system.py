@@ -198,9 +198,11 @@ def from_atoms(
         return torch.as_tensor(array, dtype=dtype, device=device)
 
     system = System(
-        tensor(np.concatenate([atoms.positions.reshape(-1, 3) for atoms in frames]), torch.float64),
+        tensor(
+            np.concatenate([as_real("positions", a.positions).reshape(-1, 3) for a in frames]), torch.float64
+        ),
         tensor(atom_types(frames, type_map), torch.int32),
-        tensor(np.array([atoms.cell.array for atoms in frames]), torch.float64),
+        tensor(np.array([as_real("cell", atoms.cell.array) for atoms in frames]), torch.float64),
         tensor(np.array([atoms.pbc for atoms in frames]), torch.bool),
         tensor(np.repeat(np.arange(len(frames)), [len(atoms) for atoms in frames]), torch.int32),
     )
@@ -259,8 +261,8 @@ def checked_charge_spin(value: Any, systems: int) -> np.ndarray:
     Raises InputError for what is no charge (-100 to 99) and multiplicity (0 to 99) of each system."""
     expected = "expected a charge, -100 to 99, and a multiplicity, 0 to 99"
     try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
+        array = as_real("charge_spin", value)
+    except InputError:
         array = np.zeros(0)
     if array.shape not in ((2,), (systems, 2)):
         raise InputError(f"charge_spin is {value!r}, {expected}, of each of {systems} systems")
@@ -282,7 +284,7 @@ def atom_spins(frames: Sequence[Atoms]) -> np.ndarray:
                 "the model has magnetic moments, but the atoms have none: give them by "
                 "`atoms.set_initial_magnetic_moments`, a vector or a number (along z) for each atom"
             )
-        moments = atoms.arrays["initial_magmoms"].astype(np.float64)
+        moments = as_real("initial magnetic moments", atoms.arrays["initial_magmoms"])
         along_z = np.array([0.0, 0.0, 1.0])
         found.append(moments[:, None] * along_z if moments.ndim == 1 else moments)
     spins = np.concatenate(found)
@@ -341,12 +343,21 @@ def require_finite(name: str, values: np.ndarray | torch.Tensor | None) -> None:
         )
 
 
-def as_numbers(name: str, value: Any) -> np.ndarray:
-    """float64, with at least one dimension. Raises InputError for what is not numbers, is NaN or is infinite."""
+def as_real(name: str, value: Any) -> np.ndarray:
+    """float64. Raises InputError for what is not numbers, and for complex numbers, whose imaginary part NumPy drops."""
     try:
-        found = np.array(value, dtype=np.float64, ndmin=1)
+        given = np.asarray(value)
+        found = given.astype(np.float64, copy=False) if given.dtype.kind != "c" else None
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} is {value!r}, expected numbers") from error
+    if found is None:
+        raise InputError(f"{name}: given are complex numbers ({given.dtype}), expected real ones")
+    return found
+
+
+def as_numbers(name: str, value: Any) -> np.ndarray:
+    """A copy in float64, with at least one dimension. Raises InputError as `as_real`, and for what is not finite."""
+    found = np.array(as_real(name, value), ndmin=1)
     require_finite(name, found)
     return found
 

@@ -14,6 +14,7 @@ from torch_sim.models.interface import ModelInterface
 from torch_sim.state import SimState
 
 from mdops.errors import InputError
+from mdops.flags import require_flags
 from mdops.inputs import check_models
 from mdops.loading import load
 from mdops.potential import Matmul, Overflow, Potential
@@ -64,6 +65,8 @@ class MDOpsModel(ModelInterface):
             InputError, ModelFileError, UnsupportedModelError: as `mdops.load`; a low-bit model without `allow_low_bit`.
         """
         super().__init__()
+        require_flags(spline=spline, allow_low_bit=allow_low_bit)
+        require_flags(compute_forces=compute_forces, compute_stress=compute_stress)
         self.potential = (
             model
             if isinstance(model, Potential)

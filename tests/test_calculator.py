@@ -26,8 +26,9 @@ from mdops import load
 from mdops.calculator import MDOps
 from mdops.deepmd import DeepPot
 from mdops.errors import InputError
-from mdops.md import Engine, EnsembleSettings
+from mdops.md import Engine, EnsembleSettings, Output, run
 from mdops.system import from_atoms
+from mdops.train import Trainer
 
 DATA = Path(__file__).parent / "data"
 MODEL = DATA / "formats" / "model.dp"
@@ -165,6 +166,33 @@ def test_no_stale_answers(double):
             np.testing.assert_allclose(atoms.get_forces(), expected["forces"], atol=1e-11)
 
 
+def imaginary_positions(atoms):
+    atoms.arrays["positions"] = atoms.positions + 0.1j
+
+
+def imaginary_cell(atoms):
+    atoms.cell.array = atoms.cell.array + 0.1j
+
+
+@pytest.mark.parametrize("change", [imaginary_positions, imaginary_cell])
+def test_complex_numbers_are_refused(single, change):
+    """NumPy would drop their imaginary part."""
+    atoms = alloy()
+    atoms.calc = MDOps(single)
+    atoms.get_potential_energy()
+    change(atoms)
+    nve = EnsembleSettings("nve", 300)
+    for ask in (atoms.get_forces, lambda: single.compute(atoms), lambda: Engine(atoms, single, nve)):
+        with pytest.raises(InputError, match=r"(positions|cell): given are complex numbers .*expected real"):
+            ask()
+    assert not atoms.calc.results
+    atoms = alloy()
+    atoms.calc = MDOps(single)
+    atoms.info["fparam"] = np.array([1j])
+    with pytest.raises(InputError, match="fparam: given are complex"):
+        atoms.get_potential_energy()
+
+
 def test_a_failure_leaves_no_answer(single):
     atoms = alloy()
     atoms.calc = MDOps(single)
@@ -203,6 +231,59 @@ def test_spline_options_of_a_potential_are_refused(single):
             MDOps([MODEL, single], **options)
     exact = load(MODEL, spline=False)
     assert MDOps(exact, spline=False).models == [exact]
+
+
+def test_what_is_neither_true_nor_false_is_refused(single):
+    """A text would count as True, "False", too."""
+    nvt, nve = {"ensemble": "nvt", "temperature": 300}, EnsembleSettings("nve", 300)
+    calls = {
+        "spline": [lambda x, use=use: use(MODEL, spline=x) for use in (load, MDOps, DeepPot)],
+        "allow_low_bit": [lambda x: load(MODEL, allow_low_bit=x), lambda x: MDOps(MODEL, allow_low_bit=x)],
+        "modifier": [lambda x: load(MODEL, modifier=x)],
+        "graphs": [lambda x: Engine(alloy(), single, nve, graphs=x)],
+        "atom_virial": [
+            lambda x: Engine(alloy(), single, nve, atom_virial=x),
+            lambda x: single.compute(alloy(), atom_virial=x),
+            lambda x: single.export(atom_virial=x),
+        ],
+        "flexible": [lambda x: EnsembleSettings(**nvt, flexible=x)],
+        "restart": [lambda x: Output(1, Path("x.restart"), restart=x), lambda x: Trainer(None, restart=x)],
+        "new_velocities": [lambda x: run(alloy(), nve, None, new_velocities=x)],
+    }  # fmt: skip
+    for name, uses in calls.items():
+        for use in uses:
+            for value in ("False", "x", None, 1, 0.0, []):
+                with pytest.raises(
+                    InputError, match=f"{name} is {re.escape(repr(value))}, expected True or False"
+                ):
+                    use(value)
+    assert load(MODEL, spline=np.False_).r_min is None
+
+
+def test_what_is_no_number_is_refused(single):
+    nve = EnsembleSettings("nve", 300)
+    calls = {
+        "r_min": lambda x: load(MODEL, r_min=x),
+        "temperature": lambda x: EnsembleSettings("nvt", x),
+        "timestep": lambda x: EnsembleSettings("nve", timestep=x),
+        "pressure": lambda x: EnsembleSettings("npt", 300, pressure=x),
+    }
+    whole = {
+        "seed": lambda x: EnsembleSettings("nve", seed=x),
+        "checkpoint_every": lambda x: EnsembleSettings("nve", checkpoint_every=x),
+        "steps": lambda x: list(Engine(alloy(), single, nve).run(x)),
+        "every": lambda x: list(Engine(alloy(), single, nve).run(2, every=x)),
+    }
+    for name, use in (calls | whole).items():
+        for value in ("1", 1j, [300], *([2.5, 2.0] if name in whole else [])):
+            with pytest.raises(
+                InputError, match=rf"^{name} is {re.escape(repr(value))}, expected a (whole )?number"
+            ):
+                use(value)
+    assert EnsembleSettings("nve", np.float32(300), seed=np.int64(2)).seed == 2
+    assert [frame.step for frame in Engine(alloy(), single, nve).run(np.int64(2), every=1)] == [1, 2]
+    with pytest.raises(InputError, match="head is 3, expected a name"):
+        load(MODEL, head=3)
 
 
 def test_results_are_the_callers_own(single):

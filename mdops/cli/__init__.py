@@ -49,6 +49,8 @@ _ADVICE = re.compile(
 )
 
 
+_NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|-(inf|nan)$", re.IGNORECASE)
+
 # Of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
@@ -57,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command. Returns 0, or 2 for an error that is the user's to mend (`doctor`: 1 for a problem)."""
     given = list(sys.argv[1:] if argv is None else argv)
     command = next((k for k, word in enumerate(given) if not word.startswith("-")), len(given))
-    own = command + 1 if given[command:] and given[command] == "lammps" else len(given)
+    is_lammps = given[command : command + 1] == ["lammps"] and given[command + 1 :] != ["--help"]
+    own = command + 1 if is_lammps else len(given)
     args = _parser().parse_args(given[:own])
     if own < len(given):
         args.rest = given[own:]  # LAMMPS' arguments, whatever they look like
@@ -120,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
             description=module.__doc__,
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
+        # To argparse -1e-4 is an option's name.
+        command._negative_number_matcher = _NEGATIVE_NUMBER
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser

@@ -1,6 +1,7 @@
 """Options that several commands have."""
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,12 @@ def require_place(path: Path, option: str = "", *, folder: bool = False) -> None
     require_kind(path, name, folder=folder)
     if not path.absolute().parent.is_dir():
         raise InputError(f"{name}: there is no folder {path.parent} to write into")
+
+
+def require_other(path: Path, option: str, inputs: Iterable[str | Path]) -> None:
+    """Raises InputError, which names the option, where a file to write is one that the command reads."""
+    if path.exists() and any(Path(name).exists() and path.samefile(name) for name in inputs):
+        raise InputError(f"{option} {path}: it is an input of this command: give another name")
 
 
 def require_kind(path: Path, name: str, *, folder: bool) -> None:

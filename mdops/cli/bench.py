@@ -2,6 +2,7 @@
 when they must be. Without a MODEL: the standard net for water, untrained."""
 
 import argparse
+import math
 import time
 import warnings
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
 
     if min(args.atoms) < 1:
         raise InputError(f"--atoms {min(args.atoms)}: a box has at least one atom")
+    if not 0 < args.seconds < math.inf:
+        raise InputError(f"--seconds {args.seconds}: expected more than 0")
     if args.r_min is not None and not args.r_min > 0:
         raise InputError(f"--r-min {args.r_min}: expected a positive distance in A")
     model = _model(args)

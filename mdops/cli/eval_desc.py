@@ -4,7 +4,7 @@ import argparse
 import io
 from pathlib import Path
 
-from mdops.cli.arguments import add_device, add_head, add_systems, systems_of
+from mdops.cli.arguments import add_device, add_head, add_systems, require_kind, systems_of
 from mdops.errors import InputError
 
 HELP = "the descriptors of atoms"
@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from mdops.loading import load
     from mdops.train import load_dataset
 
+    require_kind(args.output, f"--output {args.output}", folder=True)
     model = load(
         args.model, head=args.head, device=args.device, dtype="float64", spline=False, overflow=args.overflow
     )

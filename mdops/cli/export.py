@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from mdops.cli.arguments import add_head, add_overwrite, require_absent
+from mdops.cli.arguments import add_head, add_overwrite, require_absent, require_other
 
 HELP = "a model as a compiled program of PyTorch"
 
@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output.suffix != ".pt2":
         raise InputError(f"{args.output}: the name of a program ends with .pt2")
     require_absent(args.output, overwrite=args.overwrite)
+    require_other(args.output, "OUT", [args.model])
     model = load(args.model, head=args.head, dtype=args.dtype, device=args.device, overflow=args.overflow)
     program = model.export(
         capacity=args.capacity, angle_capacity=args.angle_capacity, atom_virial=args.atom_virial

@@ -1,5 +1,6 @@
 """Starts LAMMPS with the pair style of mdops loaded: `mdops lammps ARGS`, where ARGS are LAMMPS' own, and with MPI
-`mpirun -np 4 mdops lammps -in in.lmp`. Without ARGS it tells where LAMMPS and the plugin are. See lammps.md."""
+`mpirun -np 4 mdops lammps -in in.lmp`. Without ARGS it tells where LAMMPS and the plugin are; -h is LAMMPS' own help.
+See lammps.md."""
 
 import argparse
 import os

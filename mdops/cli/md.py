@@ -86,15 +86,15 @@ def run(args: argparse.Namespace) -> int:
 def _picture(args: argparse.Namespace, output: "Output") -> Path | None:
     """Where --plot draws. What cannot be drawn is refused before the run."""
     from mdops.md.options import same_file
-    from mdops.plots import require_matplotlib
+    from mdops.plots import require_picture
 
     if args.plot is None:
         return None
-    require_matplotlib()
     picture: Path = args.trajectory.with_suffix(".png") if args.plot == Path() else args.plot
     for path in (output.trajectory, output.log, output.checkpoint):
         if path is not None and same_file(path, picture):
             raise InputError(f"--plot {picture}: is the name of another file of the run")
+    require_picture(picture)
     require_place(picture, "--plot")
     return picture
 
@@ -163,6 +163,8 @@ def read_structure(structure: str) -> "Atoms":
 
 
 def _describe(summary: "Summary", output: "Output") -> str:
+    if output.steps == 0:
+        return "0 steps: the structure was computed, and nothing moved"
     drift = "" if summary.drift is None else f", conserved energy {1000 * summary.drift:+.4f} meV/atom"
     of = "" if summary.steps in (0, output.steps) else f" of all {output.steps} steps"
     means = f"mean temperature{of} {summary.temperature:.1f} K{drift}"

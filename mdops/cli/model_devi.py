@@ -1,9 +1,10 @@
 """The deviation of several models' energies, forces and virials on structures, in DeePMD-kit's model_devi.out."""
 
 import argparse
+import math
 from pathlib import Path
 
-from mdops.cli.arguments import add_device, add_head, add_spline_options, require_place
+from mdops.cli.arguments import add_device, add_head, add_spline_options, require_other, require_place
 from mdops.errors import InputError
 
 HELP = "the deviation of several models on structures"
@@ -46,7 +47,14 @@ def run(args: argparse.Namespace) -> int:
 
     if len(args.models) < 2 and not args.real_error:
         raise InputError("a deviation needs several models: give at least two")
+    for name in ("relative", "relative_v"):
+        value = getattr(args, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise InputError(f"--{name} {value}: expected a number that is not negative")
+    if args.frequency < 1:
+        raise InputError(f"--frequency {args.frequency}: expected 1 step or more")
     require_place(args.output, "--output")
+    require_other(args.output, "--output", (*args.models, *args.system))
     models = [
         load(
             path, head=args.head, device=args.device, dtype=args.dtype, spline=args.spline, r_min=args.r_min,

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from mdops.cli.arguments import add_head, add_matmul, add_spline_options
+from mdops.cli.arguments import add_head, add_matmul, add_spline_options, require_other, require_place
 
 HELP = "show where the time of a step goes"
 
@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
     from mdops.cli.md import read_structure
     from mdops.errors import InputError
+    from mdops.files.structures import frames_file
     from mdops.jit.profile import profile
     from mdops.jit.sample_box import sample_box, sample_elements
     from mdops.loading import load
@@ -45,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.steps < 1 or args.atoms < 1:
         raise InputError(f"--steps {args.steps}, --atoms {args.atoms}: expected 1 or more")
+    require_place(args.out, "--out")
+    require_other(args.out, "--out", (args.model, frames_file(args.structure or "")))
     model = load(
         args.model, head=args.head, device=args.device, dtype=args.dtype, overflow="extend", spline=args.spline,
         r_min=args.r_min, matmul=args.matmul,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdops.cli.arguments import add_head, require_absent, require_place
+from mdops.cli.arguments import add_head, require_absent, require_other, require_place
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def _require_outputs(args: argparse.Namespace) -> Path:
         raise InputError(f"--drift-temperature {args.drift_temperature}: expected K")
     if args.report is not None:
         require_place(args.report, "--report")
+        require_other(args.report, "--report", (args.model, output, *args.data, *(args.test or ())))
     args.folder = args.folder or output.with_name(output.name + ".training")
     return output
 

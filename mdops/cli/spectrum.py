@@ -2,10 +2,11 @@
 polarizabilities: a table of wavenumbers and values, and a picture (docs/how-to/spectrum.md)."""
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_device, add_head, add_overwrite, require_absent
+from mdops.cli.arguments import add_device, add_head, add_overwrite, require_absent, require_other
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,14 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mdops import spectra
     from mdops.files.atomic import replace_file
-    from mdops.files.structures import read_structures
+    from mdops.files.structures import frames_file, read_structures
     from mdops.loading import load
-    from mdops.plots import require_matplotlib
+    from mdops.plots import require_picture
 
     require_absent(args.output, overwrite=args.overwrite)
+    require_other(args.output, "--output", (args.model, frames_file(args.trajectory)))
     if args.plot is not None:
-        require_matplotlib()
+        require_picture(args.plot)
         require_absent(args.plot, overwrite=args.overwrite)
+    if not math.isfinite(args.factor):
+        raise InputError(f"--factor {args.factor}: expected a number")
     charges = _charges(args.charges)
     frames = read_structures(args.trajectory)
     model = load(args.model, head=args.head, device=args.device, overflow=args.overflow)
@@ -70,9 +74,9 @@ def run(args: argparse.Namespace) -> int:
         series = args.factor * series
         if charges:
             series = spectra.with_charges(series, frames, charges)
-        volume = args.volume or (frames[0].get_volume() if frames[0].cell.rank == 3 else None)
-        if volume is None:
+        if args.volume is None and frames[0].cell.rank < 3:
             raise InputError("the frames have no cell: give --volume")
+        volume = frames[0].get_volume() if args.volume is None else args.volume
         found = spectra.infrared(series, args.interval, volume, args.temperature, **options)
         title = "absorption coefficient times refractive index (1/cm)"
     else:
@@ -99,7 +103,9 @@ def _charges(given: list[str]) -> dict[str, float]:
         try:
             found[element] = float(number)
         except ValueError:
-            raise InputError(f"--charges {text}: expected ELEMENT=NUMBER, as in O=-2") from None
+            found[element] = math.nan
+        if not math.isfinite(found[element]):
+            raise InputError(f"--charges {text}: expected ELEMENT=NUMBER, as in O=-2")
     return found
 
 

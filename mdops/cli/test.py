@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_head, add_matmul, add_spline_options, require_place
+from mdops.cli.arguments import add_head, add_matmul, add_spline_options, require_other, require_place
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ def _require_outputs(args: argparse.Namespace) -> "dict[str, np.ndarray] | None"
     model = find_model_file(args.model)
     if args.table is not None:
         require_place(args.table, "--table")
-        if any(args.table.exists() and args.table.samefile(path) for path in (model, *args.data)):
-            raise InputError(f"--table {args.table}: would overwrite tested data")
+        require_other(args.table, "--table", (model, *args.data, *filter(None, [args.lcurve])))
     if args.plots is None:
         if args.lcurve is not None:
             raise InputError("--lcurve needs --plots, the folder for the figure")

@@ -16,7 +16,7 @@ from mdops.core.arrays import (
     grid_numbers,
     parameter_arrays,
 )
-from mdops.core.others import other_member, other_refusal
+from mdops.core.others import other_member, other_refusal, padding_refusal
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.blended import part_potentials
 from mdops.evaluators.context import EvaluationContext
@@ -160,10 +160,7 @@ def _refusal(part: EvaluationContext, splines: SplineModel, is_all: bool) -> str
                 "not all alike"
             )
         if one.descriptor.mixed and bool((one.mean != 0).any()):
-            return (
-                "its absent neighbours have the type of a system's first atom (`set_davg_zero` is false), "
-                "which a program that reorders atoms does not know"
-            )
+            return padding_refusal(one.descriptor, one.mean)
         if not is_all and not one.descriptor.mixed:
             return "elements are chosen, and its neighbours of each type have places of their own"
     return splines.why_not

@@ -19,6 +19,7 @@ from mdops.core.arrays import (
     parameter_arrays,
 )
 from mdops.core.composed import composed_arrays, knows
+from mdops.core.others import padding_refusal
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.context import EvaluationContext, Modifier
 from mdops.evaluators.fitting import why_not_layers
@@ -229,9 +230,7 @@ def _splines(exact: EvaluationContext, r_min: float, tolerance: float, types: tu
     part = splines.sums[0]
     if model.descriptor.mixed and bool((part.mean != 0).any()):
         raise UnsupportedModelError(
-            "the C core does not support this model: its absent neighbours have the type of a system's "
-            "first atom (`set_davg_zero` is false), which a program that reorders atoms does not know; "
-            f"{_ELSEWHERE}"
+            f"the C core does not support this model: {padding_refusal(part.descriptor, part.mean)}; {_ELSEWHERE}"
         )
     beyond = splines.why_not
     if beyond is not None:

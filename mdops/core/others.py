@@ -10,12 +10,25 @@ from mdops.core.arrays import Arrays, array, grid_numbers
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.context import EvaluationContext
 from mdops.models.angles import AngleDescriptor
+from mdops.models.contract import mean_in_words
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.ops.angle_moment import POWERS, ROW
 from mdops.ops.neighbor_attention import SHIFT
 from mdops.tables.attention_tables import in_coordinates
 from mdops.tables.grids import Sum, grid_of
 from mdops.tables.sum_tables import SumTables
+
+
+def padding_refusal(descriptor: Any, mean: torch.Tensor) -> str:
+    """Why the core has not a descriptor of mixed types whose empty slots count, with that mean (n,) of the types."""
+    options = descriptor.options
+    why = mean_in_words([options])
+    if len(mean) == 1 or (getattr(options, "strips_types", False) and getattr(options, "is_smooth", False)):
+        return f"its empty slots count in the sums over neighbours ({why}), which the core does not compute"
+    return (
+        f"its absent neighbours have the type of a system's first atom ({why}), which a program that reorders atoms "
+        "does not know"
+    )
 
 
 def other_refusal(part: EvaluationContext, other: Any, cutoff: float, is_all: bool) -> str | None:
@@ -34,10 +47,7 @@ def other_refusal(part: EvaluationContext, other: Any, cutoff: float, is_all: bo
     if other.options.shortest_row:
         return "its directions fade as in DeePMD-kit's TensorFlow backend (shortest_row), which the core does not know"
     if bool(other.mean.any()):
-        return (
-            "its absent neighbours have the type of a system's first atom (`set_davg_zero` is false), which "
-            "a program that reorders atoms does not know"
-        )
+        return padding_refusal(other, other.mean)
     if other.cutoff < cutoff and not other.options.is_smooth:
         return f"neighbours beyond the cutoff of its {other.kind} take part in attention"
     return None

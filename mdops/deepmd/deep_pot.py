@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from mdops.errors import InputError
+from mdops.flags import require_flags
 from mdops.loading import load
 from mdops.potential import Overflow, Potential
 from mdops.system import System, checked_charge_spin, from_tensors, require_finite
@@ -67,6 +68,7 @@ class DeepPot:
         Raises:
             ModelFileError, UnsupportedModelError, InputError: as `mdops.load`.
         """
+        require_flags(spline=spline)
         self.potential = (
             model_file
             if isinstance(model_file, Potential)

@@ -9,6 +9,11 @@ if TYPE_CHECKING:
     from ase import Atoms
 
 
+def frames_file(name: str) -> str:
+    """The file of FILE or FILE@INDEX."""
+    return name.rpartition("@")[0] if "@" in os.path.basename(name) else name
+
+
 def read_named(name: str, index: str | None = None) -> "Atoms | list[Atoms]":
     """What FILE or FILE@INDEX names: the last frame where there is no index, a list for one such as ":".
 
@@ -19,11 +24,16 @@ def read_named(name: str, index: str | None = None) -> "Atoms | list[Atoms]":
         found = ase.io.read(name, index)
     except StopIteration:  # of files that are read frame by frame
         found = []
+    except FileNotFoundError as error:
+        missing = error.filename or name
+        where = "" if os.path.isabs(missing) else f" in {os.getcwd()}"
+        raise InputError(f"{missing}: there is no such file{where}") from error
     except Exception as error:  # ASE's readers raise whatever comes up in them
         raise InputError(f"ASE cannot read {name}: {type(error).__name__}: {error}") from error
     if not isinstance(found, list) or found:
         return found
-    path, _, number = name.rpartition("@") if "@" in os.path.basename(name) else (name, "", "")
+    path = frames_file(name)
+    number = name[len(path) + 1 :]
     raise InputError(f"{path} has no frame {number} (the first is 0)" if number else f"{path} has no frames")
 
 

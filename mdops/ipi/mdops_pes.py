@@ -55,6 +55,7 @@ class MDOpsDriver(Dummy_driver):
         head: str | None = None,
         *more: Any,
         verbose: bool = False,
+        verbosity: Any = None,  # i-PI adds it to the parameters of <ffdirect>
         **unknown: Any,
     ) -> None:
         wrong = [*map(repr, unknown), *(f"{value!r}, which has no name" for value in more)]

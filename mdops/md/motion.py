@@ -42,6 +42,19 @@ def check_masses(atoms: Atoms, name: str = "") -> None:
         )
 
 
+def check_momenta(atoms: Atoms, name: str = "") -> None:
+    """Raises InputError for velocities that are not finite."""
+    if not atoms.has("momenta"):
+        return
+    wrong = np.flatnonzero(~np.isfinite(atoms.get_momenta()).all(axis=1))
+    if len(wrong):
+        atom = int(wrong[0])
+        raise InputError(
+            f"{name}atom {atom} ({atoms.symbols[atom]}) has velocity {atoms.get_velocities()[atom].tolist()}, not "
+            "finite: remove the velocities, or draw new ones"
+        )
+
+
 def kinetic_energy(atoms: Atoms) -> float:
     """eV."""
     p = atoms.arrays["momenta"]
@@ -58,8 +71,11 @@ def set_velocities(atoms: Atoms, physics: EnsembleSettings, rng: np.random.Gener
     to the very temperature; the centre of mass comes to rest, and so does a cluster's rotation. Velocities that are all
     zero, as in VASP's files of relaxed structures, count as none if there is a temperature.
 
-    Raises InputError for masses that are not positive, and where there are neither velocities nor a temperature."""
+    Raises InputError for masses that are not positive, velocities that are not finite, and where there are neither
+    velocities nor a temperature."""
     check_masses(atoms)
+    if not anew:
+        check_momenta(atoms)
     at_rest = not atoms.has("momenta") or (physics.temperature is not None and not atoms.get_momenta().any())
     drawn = anew or at_rest
     if drawn:

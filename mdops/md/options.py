@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from mdops.errors import InputError
+from mdops.flags import require_flags, require_numbers, require_whole
 
 Ensemble = Literal["nve", "nvt", "npt"]
 Thermostat = Literal["nose-hoover", "langevin"]
@@ -56,6 +57,11 @@ class EnsembleSettings:
         for name, choices in (("ensemble", get_args(Ensemble)), ("thermostat", get_args(Thermostat))):
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}, expected {', '.join(choices)}")
+        require_flags(flexible=self.flexible)
+        require_whole(ramp_steps=self.ramp_steps, seed=self.seed, checkpoint_every=self.checkpoint_every)
+        given = {name: getattr(self, name) for name in ("timestep", "friction", "tdamp", "pressure", "pdamp")}
+        maybe = {name: getattr(self, name) for name in ("temperature", "final_temperature", "final_pressure")}
+        require_numbers(**given, **{name: value for name, value in maybe.items() if value is not None})
         for name in ("timestep", "friction", "tdamp", "pdamp"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name} is {getattr(self, name)}, expected a positive number")
@@ -210,6 +216,7 @@ class Output:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        require_flags(restart=self.restart, overwrite=self.overwrite)
         if self.steps < 0 or self.interval < 1:
             raise InputError(
                 f"a run of {self.steps} steps with a frame every {self.interval}: expected 0 steps or more, "

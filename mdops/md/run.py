@@ -14,6 +14,7 @@ from ase.io.jsonio import encode
 
 from mdops.digest import digest
 from mdops.errors import InputError
+from mdops.flags import require_flags
 from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import Engine, Frame
@@ -71,6 +72,7 @@ def run(
         UnstableRunError: the run blew up.
         OutsideDomainError: the calculator's guard stopped it.
     """
+    require_flags(new_velocities=new_velocities, **({} if engine is None else {"engine": engine}))
     for potential in atoms.calc.models:
         potential.require_energies("a simulation")
     if engine is None:

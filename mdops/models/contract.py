@@ -386,6 +386,16 @@ def statistics_arrays(
     return {"davg": array(davg, precision), "dstd": array(dstd, precision)}
 
 
+def mean_in_words(options: Iterable[Any]) -> str:
+    """Why the mean of an environment matrix is not zero, of descriptors with these options."""
+    stated = [
+        getattr(one, "set_davg_zero", None)
+        for outer in options
+        for one in (outer, *(vars(outer).values() if isinstance(outer, Options) else ()))
+    ]
+    return "`set_davg_zero` is false" if False in stated else "its davg is not zero"
+
+
 class EnvironmentDescriptor(Descriptor):
     """Base of descriptors of the normalised rows R of the environment matrix, whose `options` have rcut, rcut_smth,
     sel, exclude_types, env_protection and set_davg_zero.

@@ -151,7 +151,7 @@ def test_info_on_models_of_all_sorts(case, name, begins, capsys):
     ("command", "says"),
     [
         (["info", "nope.dp"], "no such file"),
-        (["md", "nope.xyz", "-m", MODEL, "--steps", "1"], "ASE cannot read nope.xyz"),
+        (["md", "nope.xyz", "-m", MODEL, "--steps", "1"], "nope.xyz: there is no such file in "),
         (["md", "start.xyz@3", "-m", MODEL, "--steps", "1"], "start.xyz has no frame 3 (the first is 0)"),
         (["relax", "start.xyz@3:", "-m", MODEL, "--steps", "1"], "start.xyz has no frame 3:"),
         (["md", "start.xyz", "-m", "nope.dp", "--steps", "1"], "no such file"),
@@ -171,7 +171,28 @@ def test_info_on_models_of_all_sorts(case, name, begins, capsys):
             ["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--plot", "md.log"],
             "another file of the run",
         ),
+        (
+            ["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--plot", "x.foo"],
+            "the suffix '.foo' is none of a picture; ",
+        ),
+        (
+            ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--plot", "x"],
+            "the suffix '' is none of a picture",
+        ),
+        (
+            ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--factor", "nan"],
+            "--factor nan: expected",
+        ),
+        (
+            ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--charges", "O=inf"],
+            "--charges O=inf: expected",
+        ),
         (["bench", MODEL, "--atoms", "0"], "at least one atom"),
+        (["bench", MODEL, "--seconds", "-1"], "--seconds -1.0: expected more than 0"),
+        (["profile", MODEL, "start.xyz", "--out", "nowhere/p.json"], "there is no folder nowhere"),
+        (["eval-desc", "-m", MODEL, "-s", "start.xyz", "-o", "start.xyz"], "it is a file, expected a folder"),
+        (["model-devi", "-m", MODEL, MODEL, "--relative", "-1e-3"], "--relative -0.001: expected"),
+        (["model-devi", "-m", MODEL, MODEL, "--frequency", "0"], "--frequency 0: expected 1 step or more"),
         (["bench", "--r-min", "-1"], "--r-min -1.0: expected a positive distance"),
         (["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--r-min", "0"], "of 1e-05 A or more"),
         (
@@ -189,6 +210,63 @@ def test_errors_are_one_line(crystal, capsys, command, says):
     assert len(shown) == 1 and shown[0].startswith("mdops: ") and says in shown[0]
     assert main([*command, "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pressure", ["-1e-4", "-1.E+2", "-.5e0", "-2"])
+def test_negative_numbers_may_have_an_exponent(crystal, pressure):
+    """argparse takes -1e-4 for the name of an option."""
+    run = [
+        "md",
+        crystal,
+        "-m",
+        MODEL,
+        "--ensemble",
+        "npt",
+        "-T",
+        "300",
+        "--pressure",
+        pressure,
+        "--steps",
+        "0",
+    ]
+    assert main([*run, "-o", "npt.xyz"]) == 0
+    assert len(read("npt.xyz", ":")) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["model-devi", "-m", MODEL, "start.xyz", "-s", "start.xyz", "--output", "./start.xyz"],
+        ["profile", MODEL, "start.xyz", "--out", "./start.xyz"],
+        ["test", "-m", MODEL, "-d", "start.xyz", "--table", "./start.xyz"],
+        ["spectrum", "start.xyz@0:", "-m", MODEL, "--interval", "1", "--overwrite", "-o", "./start.xyz"],
+        ["quantize", MODEL, "--scheme", "w8", "--data", "start.xyz", "--report", "./start.xyz", "-o", "q.dp"],
+    ],
+)
+def test_a_command_does_not_write_over_what_it_reads(crystal, capsys, command):
+    before = Path("start.xyz").read_bytes()
+    assert main(command) == 2
+    assert "start.xyz: it is an input of this command" in capsys.readouterr().err
+    assert Path("start.xyz").read_bytes() == before
+
+
+def test_a_program_does_not_replace_its_model(tmp_path, capsys):
+    model = tmp_path / "model.pt2"
+    model.write_bytes(b"a model")
+    assert main(["export", str(model), str(model), "--overwrite"]) == 2
+    assert "it is an input of this command" in capsys.readouterr().err and model.read_bytes() == b"a model"
+
+
+def test_a_run_of_no_steps_has_no_mean_temperature(crystal, capsys):
+    assert main(["md", crystal, "-m", MODEL, "-T", "300", "--steps", "0", "-o", "none.xyz"]) == 0
+    assert capsys.readouterr().out == "0 steps: the structure was computed, and nothing moved\n"
+
+
+def test_lammps_helps_without_lammps(monkeypatch, capsys):
+    monkeypatch.setenv("MDOPS_LAMMPS", "/no/such/program")
+    with pytest.raises(SystemExit) as ended:
+        main(["lammps", "--help"])
+    assert ended.value.code == 0 and "mpirun -np 4 mdops lammps" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ def test_the_table_replaces_nothing_that_is_tested(tmp_path, capsys):
     data = tmp_path / "frames.extxyz"
     data.write_text("what is tested")
     assert main(["test", "-m", MODEL, "-d", str(data), "--table", str(data)]) == 2
-    assert "would overwrite tested data" in capsys.readouterr().err and data.read_text() == "what is tested"
+    assert "is an input of this command" in capsys.readouterr().err and data.read_text() == "what is tested"
 
 
 def test_labels_under_other_names_are_trained_on_and_tested(inputs, capsys):

@@ -29,6 +29,7 @@ from mdops.io.read import read_model
 from mdops.io.safetensors_file import encode_safetensors
 from mdops.models.standard import DescriptorFitting, StandardOptions
 from mdops.options import parse
+from mdops.potential import Potential
 
 CASES = (
     "hybrid", "hybrid_parameters", "linear_nets_sum", "linear_parameters", "linear_tables_list", "linear_tables_mean",
@@ -309,3 +310,29 @@ def test_what_it_cannot_have_is_refused_with_the_reason(case, reason, tmp_path):
     with pytest.raises(UnsupportedModelError, match=rf"does not support this model: .*{reason}.*mdops md"):
         written(KINDS / case, tmp_path / "model.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_reason_is_true_of_one_type_and_of_what_is_stated(tmp_path):
+    """Empty slots can have the type of a first atom only where there are several types, and davg may not be zero
+    whatever `set_davg_zero` says."""
+    text = "its empty slots count in the sums .*{}.* the core does not compute"
+    for types, stated, reason in (
+        (["O"], True, text.format("its davg is not zero")),
+        (["O"], False, text.format("`set_davg_zero` is false")),
+        (["O", "H"], True, "type of a system's first atom .its davg is not zero"),
+        (["O", "H"], False, "type of a system's first atom .`set_davg_zero` is false"),
+    ):
+        options = {
+            "type": "dpa1",
+            "sel": 20,
+            "rcut": 4.0,
+            "neuron": [4, 8],
+            "axis_neuron": 2,
+            "attn_layer": 0,
+        }
+        section = {"type_map": types, "descriptor": options | {"set_davg_zero": stated}, "fitting_net": {}}
+        potential = Potential(DescriptorFitting.random(parse(StandardOptions, section), 0, torch.float64))
+        with torch.no_grad():
+            potential.model.descriptor.mean.fill_(0.1)
+        with pytest.raises(UnsupportedModelError, match=reason):
+            potential.save(tmp_path / "model.safetensors", core=["float64"])

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import os
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -326,6 +327,31 @@ def whole_and_parts(tmp_path, *ends):
         (tmp_path / name).mkdir()
         for end in steps:
             yield tmp_path / name, end
+
+
+def test_a_cell_that_is_no_number_is_refused_in_one_line(alloy, tmp_path):
+    alloy.cell.array[2, 2] = np.nan
+    with warnings.catch_warnings(), pytest.raises(InputError, match="`cell` holds nan"):
+        warnings.simplefilter("error")
+        run(alloy, EnsembleSettings("nve", 300), output(tmp_path))
+    assert not list(tmp_path.glob("md*"))
+
+
+@pytest.mark.parametrize("constraint", [None, FixAtoms([0])])
+def test_velocities_that_are_not_finite_are_refused(alloy, tmp_path, constraint):
+    """In time: without files, and not as a run that blew up."""
+    velocities = np.zeros((len(alloy), 3))
+    velocities[3, 1] = np.nan
+    alloy.set_velocities(velocities)
+    alloy.set_constraint(constraint)
+    with pytest.raises(InputError, match=r"atom 3 \(\w+\) has velocity \[0\.0, nan, 0\.0\], not finite"):
+        run(alloy, EnsembleSettings("nve"), output(tmp_path))
+    assert not list(tmp_path.glob("md*"))
+    run(alloy, EnsembleSettings("nve", 300), output(tmp_path, 1), new_velocities=True)
+    alloy.set_constraint(None)
+    alloy.set_velocities(velocities)
+    with pytest.raises(InputError, match="atom 3"):
+        Engine(alloy, alloy.calc.models[0], EnsembleSettings("nve"))
 
 
 @pytest.mark.parametrize("constraint", [None, FixAtoms([0])])

@@ -124,6 +124,7 @@ def test_parameters_that_are_none_are_refused(crystal):
     with pytest.raises(InputError, match="no parameter 'more', which has no name"):
         load_pes("custom", PES)(*words)
     driver(verbose=True)
+    driver(verbosity="high")  # which <ffdirect> adds
 
 
 def test_frame_parameters(crystal):

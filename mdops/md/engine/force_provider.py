@@ -257,7 +257,7 @@ class ForceProvider:
 def spatial_order(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, edge: float) -> np.ndarray:
     """(N,): the atoms sorted by boxes of about `edge` (A), so that neighbours are near in memory."""
     # What is no cell is refused by the search for neighbours.
-    if pbc.all() and abs(np.linalg.det(cell)) > 0:
+    if pbc.all() and np.isfinite(cell).all() and abs(np.linalg.det(cell)) > 0:
         boxes = np.maximum(1, np.linalg.norm(cell, axis=1) // edge)
         place = np.linalg.solve(cell.T, positions.T).T % 1.0 * boxes
     else:

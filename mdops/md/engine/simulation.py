@@ -12,6 +12,7 @@ import torch
 from ase import Atoms, units
 
 from mdops.errors import InputError
+from mdops.flags import require_flags, require_whole
 from mdops.inputs import check_models, takes
 from mdops.md.engine.committee import Committee
 from mdops.md.engine.force_provider import Flags, ForceProvider
@@ -115,6 +116,7 @@ class Simulation(ABC, Generic[G, F]):
                 Or no model, models of different elements, or what the model refuses: too many neighbours, atoms that
                 coincide, parameters that are missing or not taken.
         """
+        require_flags(graphs=graphs, atom_virial=atom_virial)
         if not 0 <= skin < math.inf:
             raise InputError(f"skin is {skin}, expected a length in A, not negative")
         frames = self._frames(structures)
@@ -292,7 +294,9 @@ class Simulation(ABC, Generic[G, F]):
 
         Raises:
             UnstableRunError: the run blew up; the frames before were yielded.
+            InputError: `steps` or `every` is no whole number.
         """
+        require_whole(steps=steps, every=every)
         end, queued = self.step + steps, self.step
         pending: deque[_QueuedSteps] = deque()
         try:

@@ -10,11 +10,11 @@ from ase.constraints import FixAtoms
 
 from mdops.errors import InputError
 from mdops.md.engine.force_provider import spatial_order
-from mdops.md.motion import check_masses, check_npt, degrees_of_freedom
+from mdops.md.motion import check_masses, check_momenta, check_npt, degrees_of_freedom
 from mdops.md.options import EnsembleSettings
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Potential
-from mdops.system import System, as_numbers, atom_types, charges_and_spins
+from mdops.system import System, as_numbers, as_real, atom_types, charges_and_spins
 
 
 class Structures:
@@ -58,15 +58,15 @@ class Structures:
                 '(thermostat="langevin")'
             )
         self.starts = np.cumsum([0, *(len(atoms) for atoms in frames)])
-        self.positions = np.concatenate([atoms.get_positions() for atoms in frames])
-        self.momenta = np.concatenate([atoms.get_momenta() for atoms in frames])
-        self.masses = np.concatenate([atoms.get_masses() for atoms in frames])
+        self.positions = np.concatenate([as_real("positions", atoms.positions) for atoms in frames])
+        self.momenta = np.concatenate([as_real("momenta", atoms.get_momenta()) for atoms in frames])
+        self.masses = np.concatenate([as_real("masses", atoms.get_masses()) for atoms in frames])
         self.fixed = np.zeros(len(self.masses), bool)
         for first, atoms in zip(self.starts[:-1], frames, strict=True):
             for constraint in atoms.constraints:
                 self.fixed[first + np.arange(len(atoms))[constraint.get_indices()]] = True
         self._types = atom_types(frames, potential.type_map)
-        self.cells = np.array([atoms.cell.array for atoms in frames])
+        self.cells = np.array([as_real("cell", atoms.cell.array) for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
         self._charge_spin = charges_and_spins(frames, charge_spin_defaults(potential.model))
         self._batch = np.repeat(np.arange(len(frames)), np.diff(self.starts))
@@ -161,6 +161,7 @@ def _check(atoms: Atoms, physics: EnsembleSettings, name: str, *, may_fix: bool)
     if len(atoms) == 0:
         raise InputError(f"{name}the engine has no atoms to move")
     check_masses(atoms, name)
+    check_momenta(atoms, name)
     others = [type(c).__name__ for c in atoms.constraints if not isinstance(c, FixAtoms)]
     if may_fix and others:
         raise InputError(

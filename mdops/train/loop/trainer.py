@@ -13,6 +13,7 @@ import torch
 
 from mdops._library import check_device
 from mdops.errors import ConfigError, DivergedError, InputError
+from mdops.flags import require_flags
 from mdops.memory import keep_freed_memory
 from mdops.models.contract import decayed_of, tables_of
 from mdops.potential import Potential
@@ -95,6 +96,7 @@ class Trainer:
                 training runs in the folder.
             ModelFileError, UnsupportedModelError: the model file cannot. LibraryError: the GPU cannot.
         """
+        require_flags(restart=restart, use_pretrain_script=use_pretrain_script)
         path = _only_one(restart, init_model, finetune)
         if head is not None and not isinstance(path, str | os.PathLike):
             raise InputError("head needs a model file, init_model or finetune")

@@ -1,0 +1,35 @@
+"""Arguments that are True or False, or numbers."""
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from mdops.errors import InputError
+
+
+def require_flags(**given: Any) -> None:
+    """Raises InputError, which names the argument, for what is neither True nor False: any text would count as True."""
+    for name, value in given.items():
+        if not isinstance(value, bool | np.bool_):
+            raise InputError(f"{name} is {value!r}, expected True or False")
+
+
+def require_numbers(**given: Any) -> None:
+    """Raises InputError, which names the argument, for what is no real number."""
+    for name, value in given.items():
+        try:
+            if isinstance(value, str):
+                raise TypeError
+            float(value)
+        except (TypeError, ValueError):
+            raise InputError(f"{name} is {value!r}, expected a number") from None
+
+
+def require_whole(**given: Any) -> None:
+    """Raises InputError, which names the argument, for what is no whole number, 2.0 too."""
+    for name, value in given.items():
+        try:
+            operator.index(value)
+        except TypeError:
+            raise InputError(f"{name} is {value!r}, expected a whole number") from None
