@@ -81,7 +81,7 @@ def test_the_stages_add_up_to_the_step(kept_cache, tmp_path, threads):
     assert covered(found, path) == pytest.approx(1, rel=0.05)
     if threads == 1:  # steps are not mostly what is around the kernels
         of = shares(found.spans)
-        assert sum(time for name, time in of.items() if name in ON_CPU) > 0.5 * sum(of.values())
+        assert sum(time for name, time in of.items() if name in ON_CPU) > 0.3 * sum(of.values())
 
 
 def test_the_command_writes_a_trace_and_a_table(kept_cache, tmp_path, capsys):
