@@ -13,6 +13,8 @@ def check_models(models: Sequence[Potential], *, energies: bool = True) -> None:
     if not models:
         raise InputError("no model is given")
     for model in models:
+        if not isinstance(model, Potential):
+            raise InputError(f"{model!r} is given as a model, expected what `mdops.load` reads of a file")
         if energies:
             model.require_energies("a simulation")
         if model.model.outputs != models[0].model.outputs:

@@ -12,7 +12,7 @@ import torch
 from ase import Atoms, units
 
 from mdops.errors import InputError
-from mdops.flags import require_flags, require_whole
+from mdops.flags import require_flags, require_numbers, require_whole
 from mdops.inputs import check_models, takes
 from mdops.md.engine.committee import Committee
 from mdops.md.engine.force_provider import Flags, ForceProvider
@@ -117,10 +117,14 @@ class Simulation(ABC, Generic[G, F]):
                 coincide, parameters that are missing or not taken.
         """
         require_flags(graphs=graphs, atom_virial=atom_virial)
+        require_numbers(skin=skin)
+        if not isinstance(physics, EnsembleSettings):
+            raise InputError(f"{physics!r} is given as `physics`, expected EnsembleSettings(...)")
         if not 0 <= skin < math.inf:
             raise InputError(f"skin is {skin}, expected a length in A, not negative")
         frames = self._frames(structures)
-        self.potentials = [potential] if isinstance(potential, Potential) else list(potential)
+        several = isinstance(potential, Sequence) and not isinstance(potential, str)
+        self.potentials: list[Potential] = list(potential) if several else [potential]  # type: ignore[arg-type,list-item]
         check_models(self.potentials)
         self.potential = self.potentials[0]
         if self._moves_cells(physics):
