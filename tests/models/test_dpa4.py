@@ -311,7 +311,11 @@ def test_a_model_that_denoises_is_refused():
 def layered(channels, degree):
     """A model whose layers have kernels of their own on a GPU, with weights behind its messages."""
     options = {"radial_so2_mode": "degree_channel", "radial_so2_rank": 1, "mmax": 1}
-    potential = kinds.new_potential({**INPUT, **options, "channels": channels, "lmax": degree})
+    return with_all_weights(kinds.new_potential({**INPUT, **options, "channels": channels, "lmax": degree}))
+
+
+def with_all_weights(potential):
+    """Small random ones in the place of zeros, which new models have behind their messages."""
     random = torch.Generator().manual_seed(0)
     for weight in potential.parameters():
         if not weight.any():
@@ -427,6 +431,38 @@ def test_groups_of_channels_go_by_fused_layers_in_simulations(options, device, d
     for name in ("energy", "forces", "virial"):
         for one in found[:-1]:
             assert np.abs(one[name] - found[-1][name]).max() < most * np.abs(found[-1][name]).max(), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"radial_so2_mode": "none"},
+        {"radial_so2_rank": 0, "n_focus": 2, "edge_norm": True},
+        {"radial_so2_rank": 2, "node_wise_so3": True, "n_focus": 3, "focus_dim": 4},
+        {"atten_v_proj": True, "atten_f_mix": True, "n_focus": 2},
+    ],
+)
+def test_layers_behind_other_rows_are_fused_in_simulations(options, monkeypatch):
+    """Of mixtures of each channel, products of both ends, or attention that reads messages."""
+    usual = {"radial_so2_mode": "degree_channel", "radial_so2_rank": 1, "mmax": 1}
+    given = {**INPUT, **usual, "channels": 6, "lmax": 2, "mixing_layers": 3, **options}
+    potential, atoms = with_all_weights(kinds.new_potential(given)), kinds.alloy()
+    lonely = atoms[:1]
+    lonely.pbc = False
+    boxes = [atoms, lonely]  # an atom alone has no edges
+    calls, op, found = [], torch.ops.mdops.so2_layer, []
+    monkeypatch.setattr(torch.ops.mdops, "so2_layer", lambda *args: (calls.append(1), op(*args))[1])
+    for more in (0, -1, 1):  # of two groups' channels: rows of one group, with zeros, and of two
+        width = (lambda x, degrees, own: own) if not more else lambda x, degrees, own, n=more: 2 * own + n
+        monkeypatch.setattr(convolution, "fused_width", width)
+        found.append([potential.compute(one) for one in boxes])
+    assert len(calls) >= 9
+    monkeypatch.setattr(convolution, "fused_width", lambda *_: None)
+    wanted = [potential.compute(one) for one in boxes]
+    for answers in found:
+        for one, want in zip(answers, wanted, strict=True):
+            for name in ("energy", "forces", "virial"):
+                assert np.abs(one[name] - want[name]).max() <= 1e-12 * np.abs(want[name]).max(), name
 
 
 def test_trainings_have_second_derivatives_after_a_simulation():

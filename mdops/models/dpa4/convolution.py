@@ -209,6 +209,7 @@ class Convolution(nn.Module):
             self.focus_compete_norm = ScalarNorm(width, groups, o.eps) if o.edge_norm else None
             self.adamw_focus_compete_w = zeros(width, groups)
             self.focus_compete_bias = zeros(groups) if bias else None
+        self.has_plain_layers = self._has_plain_layers()
         self.by_blocks = self._goes_by_blocks()
         self.radial_hidden_proj = ChannelLinear(channels, hidden) if hidden != channels else None
         self.radial_degree_mixer = None
@@ -246,14 +247,18 @@ class Convolution(nn.Module):
         """Whether nothing but products and gates with silu happens to rows in their frames, in each group of channels
         by itself, so that blocks of equal |m| never stand side by side."""
         o = self.options
-        plain = not (o.so2_norm or o.layer_scale or o.mlp_bias or o.s2_activation[0])
-        alone = o.so2_attn_res == "none" and not (o.node_wise_s2 or o.node_wise_so3)
-        turned = not (o.atten_f_mix or o.atten_v_proj)
+        alone = not (o.node_wise_s2 or o.node_wise_so3 or o.atten_f_mix or o.atten_v_proj)
         mixes = o.radial_so2_mode == "degree" or (
             o.radial_so2_mode == "degree_channel" and o.radial_so2_rank == 1
         )
+        return self.has_plain_layers and alone and mixes
+
+    def _has_plain_layers(self) -> bool:
+        """Whether layers are products and gates with silu alone."""
+        o = self.options
+        plain = not (o.so2_norm or o.layer_scale or o.mlp_bias or o.s2_activation[0])
         function = o.so2_function == "silu" and o.mixing_layers > 0
-        return self.in_frames and plain and alone and turned and mixes and function
+        return self.in_frames and plain and o.so2_attn_res == "none" and function
 
     @property
     def goes_once(self) -> bool:
@@ -659,8 +664,13 @@ class Convolution(nn.Module):
         self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, groups: range, count: int
     ) -> torch.Tensor:
         """(E, R, C), messages after the first layers."""
-        rows = edge_rotate(turn, x, edges.of_neighbor)
-        for layer in islice(zip_longest(*self._weights_of_layers(groups, x.shape[2])), count):
+        return self._through_layers(edge_rotate(turn, x, edges.of_neighbor), edges, groups, count)
+
+    def _through_layers(
+        self, rows: torch.Tensor, edges: Edges, groups: range, count: int | None = None
+    ) -> torch.Tensor:
+        """Rows (E, R, C) of these groups after the first layers, or after all."""
+        for layer in islice(zip_longest(*self._weights_of_layers(groups, rows.shape[2])), count):
             rows = so2_layer(rows, *layer, edges.matmul)
         return rows
 
@@ -696,6 +706,16 @@ class Convolution(nn.Module):
 
     def _layers(self, rows: torch.Tensor, edges: Edges, radial: torch.Tensor | None) -> torch.Tensor:
         """The products by blocks, of rows (E, R, F, C) and, where there are biases, radial numbers (E, L + 1, F C)."""
+        width = self._fused_width(rows) if self.has_plain_layers and edges.once else None
+        if width is not None:
+            parts, count = [], width // self.width
+            for first, own in enumerate(rows.split(count, 2)):
+                groups = range(first * count, first * count + own.shape[2])
+                channels, own = own.shape[2] * self.width, own.flatten(2)
+                own = own if channels == width else nn.functional.pad(own, (0, width - channels))
+                through = self._through_layers(own, edges, groups)[:, :, :channels]
+                parts.append(through.unflatten(2, (-1, self.width)))
+            return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
         before = [rows]
         linear: Any
         for k, (linear, norm, function) in enumerate(
