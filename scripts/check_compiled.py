@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from check_deepmd import differences
 
 from mdops.io import read_model
 
@@ -29,19 +29,6 @@ MODELS = [
 ]
 
 
-def differences(a: Any, b: Any, place: str = "model") -> list[str]:
-    """Where two trees differ."""
-    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
-        return [found for key in a for found in differences(a[key], b[key], f"{place}.{key}")]
-    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        pairs = enumerate(zip(a, b, strict=True))
-        return [found for k, (x, y) in pairs for found in differences(x, y, f"{place}[{k}]")]
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        same = a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-        return [] if same else [place]
-    return [] if type(a) is type(b) and a == b else [place]
-
-
 def checked(python: str, model: Path, suffix: str) -> dict[str, Any]:
     row: dict[str, Any] = {"model": "/".join(model.parts[-2:]), "suffix": suffix}
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +37,7 @@ def checked(python: str, model: Path, suffix: str) -> dict[str, Any]:
         told = subprocess.run(command, capture_output=True, text=True)
         if told.returncode or not made.exists():
             return row | {"not made": (told.stderr.strip().splitlines() or ["killed"])[-1]}
-        return row | {"differs": differences(read_model(made).model, read_model(model).model)}
+        return row | {"differs": differences(read_model(made).model, read_model(model).model, "model")}
 
 
 def main() -> int:

@@ -24,13 +24,13 @@ _WORDS: dict[str, Any] = {"null": None, "~": None, "": None, "true": True, "fals
 def read_json(path: Path) -> ModelFile:
     """Read a JSON serialisation. Raises ModelFileError, json.JSONDecodeError."""
     data = path.read_bytes()
-    return model_of_json(json.loads(data), len(data), "JSON")
+    return model_of_document(json.loads(data), len(data), "JSON")
 
 
 def read_yaml(path: Path) -> ModelFile:
     """Read a YAML serialisation. Raises ModelFileError, yaml.YAMLError."""
     data = path.read_bytes()
-    return model_of_json(_Builder(data).build(), len(data), "YAML")
+    return model_of_document(_Builder(data).build(), len(data), "YAML")
 
 
 def encode_json(model: dict[str, Any], source: dict[str, Any]) -> bytes:
@@ -61,7 +61,7 @@ def _spelled_out(node: Any) -> Any:
     return node
 
 
-def model_of_json(header: Any, size: int, name: str) -> ModelFile:
+def model_of_document(header: Any, size: int, name: str) -> ModelFile:
     """The model of a document that was text of so many bytes, in a format of that name. Raises ModelFileError."""
     if not isinstance(header, dict):
         raise ModelFileError("it is text, but not a model of DeePMD-kit")

@@ -7,7 +7,7 @@ from typing import Any
 from mdops.errors import ModelFileError
 from mdops.io.heads import chosen_head, heads_of
 from mdops.io.model_file import ModelFile
-from mdops.io.text import model_of_json
+from mdops.io.text import model_of_document
 from mdops.io.torch.archive import TorchArchive
 from mdops.io.torch.model import State, model_tree
 from mdops.io.torch.pickle_data import Object, Tensor
@@ -63,10 +63,11 @@ def _compiled(archive: TorchArchive) -> ModelFile:
             "of: of a DPA-4 that `dp --pt freeze` compiled, the checkpoint (.pt)"
         )
     text = archive.read(_TREE)
-    script = archive.read(_SCRIPT) if _SCRIPT in archive.members else b"{}"
-    document = mapping(json.loads(text), _TREE)
-    document |= {"model_def_script": json.loads(script)} if len(script) > 2 else {}
-    found = model_of_json(document, len(text) + len(script), "compiled model (.pt2, .pte)")
+    definition = archive.read(_SCRIPT) if _SCRIPT in archive.members else b"{}"
+    document, script = mapping(json.loads(text), _TREE), json.loads(definition)
+    if script:
+        document["model_def_script"] = script
+    found = model_of_document(document, len(text) + len(definition), "compiled model (.pt2, .pte)")
     distance = document.get("min_nbor_dist")
     if isinstance(distance, float) and distance > 0:
         found.source["min_nbor_dist"] = distance

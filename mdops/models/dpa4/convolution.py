@@ -169,6 +169,12 @@ class _SumOfRun(torch.autograd.Function):
         return None, None, *by_arguments, None
 
 
+def _widened(rows: torch.Tensor, width: int) -> torch.Tensor:
+    """Rows (.., C) with zeros behind their channels."""
+    more = width - rows.shape[-1]
+    return nn.functional.pad(rows, (0, more)) if more else rows
+
+
 def _weighted(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Rows (E, D, C) times weights (E, H) of H equal parts of their channels."""
     parts = x.unflatten(2, (weights.shape[1], -1))
@@ -482,14 +488,15 @@ class Convolution(nn.Module):
         assert self.radial_degree_mixer is not None
         x, numbers = self.radial_degree_mixer.scaled(x), self._mixtures(edges)
         if self.groups == 1:
-            return self._sums_of_groups(x, numbers, edges, weights[:, None], 0)
+            return self._sums_of_groups(x, numbers, edges, weights[:, None], range(1))
         weights = weights.unflatten(1, (-1, max(1, self.options.n_atten_head)))
         of_groups = self._competition(x.unflatten(2, (self.groups, self.width)), numbers, edges)
         weights = weights * of_groups[:, :, None]
-        count, _ = self._rows(x)
-        given = zip(x.split(count * self.width, 2), weights.split(count, 1), strict=True)
-        sums = [self._sums_of_groups(own, numbers, edges, of, k * count) for k, (own, of) in enumerate(given)]
-        return torch.cat(sums, 2)
+        count, _ = self._row_layout(x)
+        given = zip(
+            x.split(count * self.width, 2), weights.split(count, 1), self._in_rows(count), strict=True
+        )
+        return torch.cat([self._sums_of_groups(own, numbers, edges, *of) for own, *of in given], 2)
 
     def _competition(self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges) -> torch.Tensor:
         """(E, F), the weights of groups of rows x (N, D, F, C), of which the scalars are turned and mixed here."""
@@ -505,29 +512,16 @@ class Convolution(nn.Module):
         return self._focus_weights(scalars)
 
     def _sums_of_groups(
-        self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges, weights: torch.Tensor, first: int
+        self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges, weights: torch.Tensor, groups: range
     ) -> torch.Tensor:
         """(N, D, G C), the sums of messages by blocks, of G groups of channels of nodes that are scaled, by the numbers
-        of mixtures and weights (E, G, H). Where fused layers take rows of more channels, the others are zeros.
-
-        Args:
-            first: of the groups.
-        """
-        groups = range(first, first + weights.shape[1])
+        of mixtures and weights (E, G, H). Where fused layers take rows of more channels, the others are zeros."""
         channels = x.shape[2]
-        more = self._rows(x)[1] - channels if edges.once else 0
-        x = nn.functional.pad(x, (0, more)) if more else x
+        x = _widened(x, self._row_layout(x)[1]) if edges.once else x
         if edges.once and self.goes_by_one_kernel(x):
-            of = edges.of_neighbor, edges.of_center
-            given = (
-                edges.vectors,
-                numbers,
-                x,
-                weights[:, 0],
-                *of,
-                *self._weights_of_layers(groups, x.shape[2]),
-            )
-            return so2_messages(*given, edges.matmul)[:, :, :channels] * self._rescale
+            given = edges.vectors, numbers, x, weights[:, 0], edges.of_neighbor, edges.of_center
+            layers = self._weights_of_layers(groups, x.shape[2])
+            return so2_messages(*given, *layers, edges.matmul)[:, :, :channels] * self._rescale
         turn = order_mix(numbers, edges.rotations[self.lmax, self.mmax], self.lmax)
         if self._goes_by_moments(x, edges, weights):
             return self._sums_by_moments(turn, x, edges, weights, groups)
@@ -564,21 +558,27 @@ class Convolution(nn.Module):
 
     def takes_matmul(self, device: torch.device) -> bool:
         """Whether layers of simulations in float32 have products of other accuracy on that GPU."""
-        return self.by_blocks and self.mmax == 1 and kernel_width(device, self.lmax, self.width) is not None
+        fuses = self.has_plain_layers and self.mmax == 1
+        return fuses and kernel_width(device, self.lmax, self.width) is not None
 
     def _fused_width(self, x: torch.Tensor) -> int | None:
         """The channels of rows that fused layers take, of nodes like x; None: there are none."""
-        return fused_width(x, self.lmax, self.width) if self.mmax == 1 else None
+        fuses = self.has_plain_layers and self.mmax == 1
+        return fused_width(x, self.lmax, self.width) if fuses else None
 
-    def _rows(self, x: torch.Tensor) -> tuple[int, int]:
+    def _row_layout(self, x: torch.Tensor) -> tuple[int, int]:
         """How many groups simulations with numbers like these have in a row, and the channels of that. `so2_messages`
         has one weight of an edge."""
         width = self._fused_width(x) or self.width
         return 1 if self.goes_by_one_kernel(x) else width // self.width, width
 
+    def _in_rows(self, count: int) -> list[range]:
+        """The groups, so many together."""
+        return [range(k, min(k + count, self.groups)) for k in range(0, self.groups, count)]
+
     def channels_of_edges(self, x: torch.Tensor) -> int:
         """Of all groups together, in simulations with numbers like these."""
-        count, width = self._rows(x)
+        count, width = self._row_layout(x)
         return -(-self.groups // count) * width
 
     def _goes_by_fused_layers(self, x: torch.Tensor, edges: Edges) -> bool:
@@ -706,15 +706,12 @@ class Convolution(nn.Module):
 
     def _layers(self, rows: torch.Tensor, edges: Edges, radial: torch.Tensor | None) -> torch.Tensor:
         """The products by blocks, of rows (E, R, F, C) and, where there are biases, radial numbers (E, L + 1, F C)."""
-        width = self._fused_width(rows) if self.has_plain_layers and edges.once else None
+        width = self._fused_width(rows) if edges.once else None
         if width is not None:
-            parts, count = [], width // self.width
-            for first, own in enumerate(rows.split(count, 2)):
-                groups = range(first * count, first * count + own.shape[2])
-                channels, own = own.shape[2] * self.width, own.flatten(2)
-                own = own if channels == width else nn.functional.pad(own, (0, width - channels))
-                through = self._through_layers(own, edges, groups)[:, :, :channels]
-                parts.append(through.unflatten(2, (-1, self.width)))
+            count, parts = width // self.width, []
+            for own, groups in zip(rows.split(count, 2), self._in_rows(count), strict=True):
+                through = self._through_layers(_widened(own.flatten(2), width), edges, groups)
+                parts.append(through[:, :, : len(groups) * self.width].unflatten(2, (-1, self.width)))
             return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
         before = [rows]
         linear: Any
