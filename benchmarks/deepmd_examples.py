@@ -102,13 +102,20 @@ def stir(model: torch.nn.Module) -> None:
             weight.copy_(0.1 * torch.randn(weight.shape, generator=random))
 
 
-def model_of(name: str, folder: Path) -> Potential:
-    """With random weights, and the statistics of water."""
+def changed(tree: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """With these options; a section's, such as DPA-3's `repflow`, beside its others."""
+    sections = {key: changed(tree[key], one) for key, one in options.items() if isinstance(one, dict)}
+    return tree | options | sections
+
+
+def model_of(name: str, folder: Path, **options: Any) -> Potential:
+    """With random weights, and the statistics of water; options: of the descriptor, in the place of the input's."""
     file = folder / INPUTS[name]
     tree = json.loads(file.read_text())
     model = tree["model"]
     for one in model.get("models", [model]):
         one["descriptor"] = OTHERS.get(name) or one["descriptor"] | SIZES.get(name, {})
+        one["descriptor"] = changed(one["descriptor"], options)
         for part in (one["descriptor"], *one["descriptor"].get("list", ()), one["fitting_net"]):
             if part.get("type") != "hybrid":
                 part["precision"] = "float32"

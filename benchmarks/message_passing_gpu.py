@@ -1,12 +1,13 @@
 """Steps of models that pass messages on a GPU: energy, forces and virial of boxes of water, kernel by kernel.
 
     python benchmarks/message_passing_gpu.py --inputs examples/water --system deepmd_folder
-        [--model dpa3] [--matmul tf32] [--atoms 192 1536 12288 98304] [--engine] [--eager] [--check] [--training]
-        [--json FILE] [--commit HASH]
+        [--model dpa3] [--options '{"repflow": {"nlayers": 3}}' ...] [--matmul tf32] [--atoms 192 1536 12288 98304]
+        [--no-kernels] [--engine] [--eager] [--check] [--training] [--json FILE] [--commit HASH]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes are those of its input for the model (dpa2,
 dpa2_medium, dpa3, dpa4; dpa4_wide: dpa4 with four blocks of degree 3 and 64 channels; dpa4_groups: with two groups of
-channels), weights random. `--system` is a folder of its data, whose first frame is repeated. A step has its neighbour
+channels), weights random; `--options` has options of the descriptor in the place of the input's, each of these objects
+measured after the other. `--system` is a folder of its data, whose first frame is repeated. A step has its neighbour
 list given, with a skin of 1 A, and is the replay of a CUDA graph, the median of ten runs; with --engine also a step of
 NVE in the engine, which makes the list anew where it must. --eager has `Potential.compute` in the place of graphs, the
 second of two calls, for boxes whose atoms go in runs. --check compares with float64, of the products that --matmul
@@ -18,6 +19,8 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ import numpy as np
 import torch
 from ase import Atoms
 from cuda_inference import SKIN, kernels, listed, milliseconds, repeated, structure
-from deepmd_examples import INPUTS, SIZES, model_of
+from deepmd_examples import INPUTS, SIZES, changed, model_of
 from machine import machine
 
 from mdops import Potential
@@ -102,11 +105,11 @@ def eager_step(potential: Potential, box: Atoms) -> dict[str, float]:
     return {"atoms": len(box), "ms": ms, "us_per_atom": 1e3 * ms / len(box), "GiB": memory}
 
 
-def check(name: str, folder: Path, box: Atoms, matmul: str) -> dict[str, float]:
+def check(make: Callable[[], Potential], box: Atoms, matmul: str) -> dict[str, float]:
     """How far float32 is from float64, of the largest force and in eV an atom."""
     found = []
     for dtype in (torch.float32, torch.float64):
-        potential = model_of(name, folder).to("cuda").to(dtype)
+        potential = make().to("cuda").to(dtype)
         if dtype == torch.float32:
             potential.use_matmul(matmul)
         found.append(potential.compute(box))
@@ -119,10 +122,12 @@ def check(name: str, folder: Path, box: Atoms, matmul: str) -> dict[str, float]:
     }
 
 
-def training_step(name: str, inputs: Path, system: Path, *, count: int = 60) -> dict[str, Any]:
+def training_step(
+    name: str, options: dict[str, Any], inputs: Path, system: Path, *, count: int = 60
+) -> dict[str, Any]:
     """Milliseconds of a step on one frame, after steps that are not timed."""
     tree = json.loads((inputs / INPUTS[name]).read_text())
-    tree["model"]["descriptor"] |= SIZES.get(name, {})
+    tree["model"]["descriptor"] = changed(tree["model"]["descriptor"] | SIZES.get(name, {}), options)
     tree["training"] |= {"training_data": {"systems": [str(system)], "batch_size": 1}, "numb_steps": 10**6}
     for unused in ("validation_data", "stat_file"):
         tree["training"].pop(unused, None)
@@ -155,6 +160,8 @@ def main() -> None:
         choices=("dpa2", "dpa2_medium", "dpa3", "dpa4", "dpa4_wide", "dpa4_groups"),
         default="dpa3",
     )
+    parser.add_argument("--options", nargs="+", default=["{}"], help="of the descriptor, as JSON")
+    parser.add_argument("--no-kernels", dest="kernels", action="store_false", help="do not list kernels")
     parser.add_argument("--matmul", default="float32", help="the accuracy of products")
     parser.add_argument("--engine", action="store_true")
     parser.add_argument("--eager", action="store_true", help="outside of CUDA graphs")
@@ -163,42 +170,50 @@ def main() -> None:
     parser.add_argument("--commit", help="of the measured source, recorded as it is")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    results = []
+    for given in args.options:
+        results.append(measure(args, json.loads(given)))
+        if args.json:
+            found = results if len(results) > 1 else results[0]
+            args.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def measure(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
     results: dict[str, Any] = {
         "machine": machine("cuda", args.commit),
         "model": args.model,
         "matmul": args.matmul,
     }
+    if options:
+        results["options"] = options
+        print(options)
     results["steps"] = []
     unit = structure(["O", "H"], folder=args.system)
+    make = partial(model_of, args.model, args.inputs, **options)
     if args.check:
-        results[f"{args.matmul} beside float64, {len(unit)} atoms"] = check(
-            args.model, args.inputs, unit, args.matmul
-        )
+        results[f"{args.matmul} beside float64, {len(unit)} atoms"] = check(make, unit, args.matmul)
         print(results, flush=True)
     if args.training:
-        results["training step, one frame"] = training_step(args.model, args.inputs, args.system)
+        given = args.model, options, args.inputs, args.system
+        results["training step, one frame"] = training_step(*given)
         print(results, flush=True)
-    potential = model_of(args.model, args.inputs).to("cuda")
+    potential = make().to("cuda")
     potential.use_matmul(args.matmul)
     for atoms in args.atoms:
         box = repeated(unit, atoms)
         try:
-            row = eager_step(potential, box) if args.eager else step(potential, box, profiled=True)
+            row = eager_step(potential, box) if args.eager else step(potential, box, profiled=args.kernels)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             print(f"{atoms} atoms: {str(error)[:200]}")
             continue
         if args.engine and atoms < 20_000:
             row |= engine_step(potential, box)
-        print({name: value for name, value in row.items() if name != "kernels_us"})
+        print({name: value for name, value in row.items() if name != "kernels_us"}, flush=True)
         for name, us in list(row.get("kernels_us", {}).items())[:30]:
-            print(
-                f"  {us:10.1f} us  {100 * us / sum(row['kernels_us'].values()):5.1f}%  {name[:100]}",
-                flush=True,
-            )
+            print(f"  {us:10.1f} us  {100 * us / sum(row['kernels_us'].values()):5.1f}%  {name[:100]}")
         results["steps"].append(row)
         torch.cuda.empty_cache()
-        if args.json:
-            args.json.write_text(json.dumps(results, indent=1) + "\n")
+    return results
 
 
 if __name__ == "__main__":
