@@ -139,6 +139,7 @@ class Case:
             out = [*(sums if name == "second" else [None, None]), *by]
         memory = [space(rows, columns) if name == "second" else None]
         memory.append(space(rows, self.kept) if name != "forward" else None)
+        memory.append(self.weight.T.contiguous() if plain and name != "forward" else None)
         if self.width is None:
             memory += [None] * 6
         else:
@@ -239,7 +240,7 @@ def main() -> None:
                 f"ends of angles, {inputs}, {columns}, {chip}: {check_ends(library, inputs, columns, chip):.1e}"
             )
         for dtype in (torch.float32, torch.float64):
-            for shape in ((3, 4, 3), (2, 0, 2), (1, 5, 0), (0, 3, 0)):
+            for shape in ((3, 4, 3), (2, 0, 2), (1, 5, 0), (0, 3, 0), (70, 10, 70), (40, 96, 0)):
                 case = Case(*shape, lengths, 7, CODES["tanh"], dtype)
                 print(f"{dtype}, {shape}: {check(library, case, plain=True, chip=2):.1e}")
         wide = (32, 16, 32), (32, 48, 0), (64, 32, 64), (128, 128, 128)

@@ -29,10 +29,13 @@ class MessageCall {
                     args.columns())),
         of_scales_(rows_of(args.by_scale != nullptr, args.kept)) {
     args_.by_z = data(by_z_);
+    if (is_backward() && gpu_message::goes_plain(op, args))
+      transposed_ =
+          contiguous(torch::stable::transpose(matrix(args.weight, args.inputs, args.columns()), 0, 1));
   }
 
   void run() {
-    gpu_message::run(op_, args_, {data(dz_), data(of_scales_)});
+    gpu_message::run(op_, args_, {data(dz_), data(of_scales_), data(transposed_)});
     if (!args_.by_weight) return;
     // x^T by z; or x^T h + u_x^T dz.
     const Tensor first = product(args_.x, by_z_),
@@ -42,8 +45,9 @@ class MessageCall {
   }
 
  private:
+  bool is_backward() const { return gpu_message::pass_of(args_) != gpu_message::Pass::forward; }
   bool needs_by_z() const {
-    if (gpu_message::pass_of(args_) == gpu_message::Pass::forward) return false;
+    if (!is_backward()) return false;
     return args_.by_weight || !gpu_message::goes_in_groups(op_, args_);
   }
   Tensor rows_of(bool wanted, int64_t columns) const {
@@ -53,12 +57,15 @@ class MessageCall {
     return tensor.numel() ? const_cast<T*>(tensor.const_data_ptr<T>()) : nullptr;
   }
 
+  // An argument.
+  Tensor matrix(const T* values, int64_t rows, int64_t columns) const {
+    const int64_t sizes[] = {rows, columns}, strides[] = {columns, 1};
+    return torch::stable::from_blob(const_cast<T*>(values), {sizes, 2}, {strides, 2}, by_z_.device(),
+                                    kDtype<T>);
+  }
   // x^T values, of an argument x.
   Tensor product(const T* x, const Tensor& values) const {
-    const int64_t sizes[] = {args_.rows, args_.inputs}, strides[] = {args_.inputs, 1};
-    const Tensor rows =
-        torch::stable::from_blob(const_cast<T*>(x), {sizes, 2}, {strides, 2}, by_z_.device(), kDtype<T>);
-    return layer_product(op_, ProductForm::a_transposed, rows, values);
+    return layer_product(op_, ProductForm::a_transposed, matrix(x, args_.rows, args_.inputs), values);
   }
   void write(const Tensor& a, const Tensor* b, T* to) const {
     op_.launch_for(a.numel(), kSumThreads, add_kernel<T>, a.numel(), a.const_data_ptr<T>(),
@@ -67,7 +74,7 @@ class MessageCall {
 
   const CudaOp& op_;
   MessageArgs<T> args_;
-  Tensor by_z_, dz_, of_scales_;
+  Tensor by_z_, dz_, of_scales_, transposed_;
 };
 
 }  // namespace

@@ -66,9 +66,17 @@ void run_pass(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float
   run_tensor<kEights, pass, way, false>(gpu, args, memory);
 }
 
+// Whether kernels of any widths take them, which backward need `Memory::transposed`.
+template <class T>
+bool goes_plain(const Gpu& gpu, const MessageArgs<T>& args) {
+  if constexpr (std::is_same_v<T, float>) return !by_tensor_cores(gpu, args);
+  return true;
+}
+
 template <class T>
 void run(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memory) {
   const bool in_groups = goes_in_groups(gpu, args);
+  if (goes_plain(gpu, args)) run_plain(gpu, args, memory);
   if constexpr (std::is_same_v<T, float>) {
     if (by_tensor_cores(gpu, args))
       with_tensor_kernel(args, [&]<int kEights, Pass pass>() {
@@ -80,10 +88,6 @@ void run(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memory) {
         is_silu ? run_pass<kEights, pass, Way::silu>(gpu, args, memory, in_groups)
                 : run_pass<kEights, pass, Way::any>(gpu, args, memory, in_groups);
       });
-    else
-      run_plain(gpu, args, memory);
-  } else {
-    run_plain(gpu, args, memory);
   }
   if (args.by_q && !in_groups)
     run_graph(gpu, ScatterArgs<T>{args.by_z, args.second, args.second_order, args.second_offsets, args.rows,
