@@ -1,6 +1,7 @@
-// Messages of any widths and type of number: a warp a first, eight of its rows at once, a lane two columns.
-// Numbers of the rows stand in shared memory, those of the eight side by side, so that a weight is read once
-// for them all.
+// Messages of any widths and type of number: a warp a first, eight of its rows at once, a lane two columns of
+// their products. Numbers of the rows stand in shared memory, those of the eight side by side, so that a
+// weight is read once for them all. Functions have a loop over rows and columns of their own, whose code fits
+// into the cache of instructions.
 #pragma once
 
 #include "gemm/gpu_memory.h"
@@ -10,30 +11,33 @@ namespace mdops::gpu_message {
 
 constexpr int kPlainWarps = 4, kPlainRows = 8, kPlainColumns = 2;
 
+// Of each row one; room behind them spreads lanes over the banks.
 template <class T>
 struct alignas(16) PlainNumbers {
-  T of[kPlainRows];
+  T of[kPlainRows + 16 / sizeof(T)];
 };
 
-// What a warp has in shared memory: h by columns, x and what goes along it by inputs, and the sums by P and
-// those sent.
+// What a warp has in shared memory: z, or later h, and v by columns; x and what goes along it by inputs; and
+// the sums by P and those sent.
 template <class T>
 struct PlainShared {
-  PlainNumbers<T>*h, *x, *along;
+  PlainNumbers<T>*z, *v, *x, *along;
   T *by_p, *sent;
 
-  __device__ PlainShared(const MessageArgs<T>& args, Pass pass, T* from) {
-    h = reinterpret_cast<PlainNumbers<T>*>(from);
-    x = h + (pass == Pass::forward ? 0 : args.columns());
-    along = x + args.inputs;
-    by_p = reinterpret_cast<T*>(along + (pass == Pass::second ? args.inputs : 0));
+  __device__ PlainShared(const MessageArgs<T>& args, bool is_second, T* from) {
+    z = reinterpret_cast<PlainNumbers<T>*>(from);
+    x = z + args.columns();
+    v = x + args.inputs;
+    along = v + (is_second ? args.columns() : 0);
+    by_p = reinterpret_cast<T*>(along + (is_second ? args.inputs : 0));
     sent = by_p + args.columns();
   }
 
-  static int64_t numbers(const MessageArgs<T>& args, Pass pass) {
-    const int64_t of_inputs = args.inputs * (pass == Pass::second ? 2 : 1);
-    const int64_t of_columns = pass == Pass::forward ? 0 : args.columns();
-    return kPlainRows * (of_inputs + of_columns + blocks_for(2 * args.columns(), kPlainRows));
+  // Of a warp.
+  static int64_t bytes(const MessageArgs<T>& args, bool is_second) {
+    const int64_t own = (args.columns() + args.inputs) * (is_second ? 2 : 1);
+    const int64_t sums = 2 * args.columns() * static_cast<int64_t>(sizeof(T));
+    return own * static_cast<int64_t>(sizeof(PlainNumbers<T>)) + blocks_for(sums, 16) * 16;
   }
 };
 
@@ -41,17 +45,14 @@ template <class T, Pass pass>
 class PlainRows {
  public:
   __device__ PlainRows(const MessageArgs<T>& args, const Memory<T>& memory, T* shared)
-      : args_(args), memory_(memory), columns_(args.columns()), own_(args, pass, shared) {}
+      : args_(args), memory_(memory), columns_(args.columns()), own_(args, kSecond, shared) {}
 
   __device__ void run(int64_t f) {
     const RowsOfFirst<T> rows(args_, f);
     const T nothing = rows.is_wrong ? not_a_number<T>() : T(0);
     for (int64_t c = lane_index(); c < columns_; c += kWarp) own_.by_p[c] = own_.sent[c] = nothing;
-    for (int64_t r = rows.begin; r < rows.end; r += kPlainRows) {
-      f_ = f, first_ = r;
-      count_ = static_cast<int>(rows.end - r < kPlainRows ? rows.end - r : kPlainRows);
-      add_rows();
-    }
+    for (int64_t r = rows.begin; r < rows.end; r += kPlainRows)
+      add_rows(f, r, static_cast<int>(rows.end - r < kPlainRows ? rows.end - r : kPlainRows));
     for (int64_t c = lane_index(); c < columns_; c += kWarp) {
       if (pass != Pass::backward && c < args_.sent) args_.to_sent[f * args_.sent + c] = own_.sent[c];
       if (pass != Pass::forward) args_.by_p[f * columns_ + c] = own_.by_p[c];
@@ -59,142 +60,130 @@ class PlainRows {
   }
 
  private:
-  using Sums = T[kPlainColumns][kPlainRows];
+  static constexpr bool kSecond = pass == Pass::second;
 
-  __device__ void add_rows() {
-    place(args_.x, own_.x);
-    if constexpr (pass == Pass::second) place(args_.along_x, own_.along);
+  __device__ void add_rows(int64_t f, int64_t first, int count) {
+    const T* const x = args_.x + first * args_.inputs;
+    place(x, count, own_.x);
+    if constexpr (kSecond) place(args_.along_x + first * args_.inputs, count, own_.along);
     __syncwarp();
-    T by_weight[kPlainRows] = {};
-    for (int64_t begin = 0; begin < columns_; begin += kPlainColumns * kWarp) {
-      Sums z = {}, v = {};
-      multiply(own_.x, args_.inputs, args_.weight, columns_, begin, z);
-      if constexpr (pass == Pass::second)
-        multiply(own_.along, args_.inputs, args_.weight, columns_, begin, v);
-#pragma unroll
-      for (int j = 0; j < kPlainColumns; ++j) {
-        const int64_t c = begin + j * kWarp + lane_index();
-        if (c < columns_) finish_column(c, z[j], v[j], by_weight);
-      }
-    }
-    if constexpr (pass == Pass::forward) {
-      __syncwarp();
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < kPlainRows; ++i) {
-      const T sum = warp_sum(by_weight[i]);
-      if (i < count_ && lane_index() == 0) args_.by_row_weight[first_ + i] = sum;
-    }
+    multiply(own_.x, args_.inputs, args_.weight, columns_,
+             [&](int64_t c, const T(&sums)[kPlainRows]) { keep(sums, own_.z[c]); });
+    if constexpr (kSecond)
+      multiply(own_.along, args_.inputs, args_.weight, columns_,
+               [&](int64_t c, const T(&sums)[kPlainRows]) { keep(sums, own_.v[c]); });
+    with_activation(args_.activation, [&]<Activation kind>() {
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) finish_row<kind>(f, first + i, i);
+    });
     __syncwarp();
-    for (int64_t begin = 0; begin < args_.inputs; begin += kPlainColumns * kWarp) {
-      Sums by_x = {};
-      multiply(own_.h, columns_, memory_.transposed, args_.inputs, begin, by_x);
+    if constexpr (pass == Pass::forward) return;
+    const T* const through = pass == Pass::backward && args_.kept ? args_.grad_kept : nullptr;
+    multiply(own_.z, columns_, memory_.transposed, args_.inputs, [&](int64_t k, const T(&sums)[kPlainRows]) {
 #pragma unroll
-      for (int j = 0; j < kPlainColumns; ++j) {
-        const int64_t k = begin + j * kWarp + lane_index();
-#pragma unroll
-        for (int i = 0; i < kPlainRows; ++i) {
-          const int64_t at = (first_ + i) * args_.inputs + k;
-          if (i >= count_ || k >= args_.inputs) continue;
-          args_.by_x[at] =
-              pass == Pass::backward && args_.kept ? args_.grad_kept[at] + by_x[j][i] : by_x[j][i];
-        }
+      for (int i = 0; i < kPlainRows; ++i) {
+        const int64_t at = (first + i) * args_.inputs + k;
+        if (i < count) args_.by_x[at] = through ? through[at] + sums[i] : sums[i];
       }
-    }
+    });
     __syncwarp();
   }
 
   // Zeros stand for rows behind the last.
-  __device__ void place(const T* x, PlainNumbers<T>* to) const {
+  __device__ void place(const T* x, int count, PlainNumbers<T>* to) const {
     for (int64_t k = lane_index(); k < args_.inputs; k += kWarp) {
-      PlainNumbers<T> found;
+      T found[kPlainRows];
 #pragma unroll
-      for (int i = 0; i < kPlainRows; ++i)
-        found.of[i] = i < count_ ? x[(first_ + i) * args_.inputs + k] : T(0);
-      to[k] = found;
+      for (int i = 0; i < kPlainRows; ++i) found[i] = i < count ? x[i * args_.inputs + k] : T(0);
+      keep(found, to[k]);
     }
   }
+  static __device__ __forceinline__ void keep(const T (&from)[kPlainRows], PlainNumbers<T>& to) {
+    PlainNumbers<T> made;
+#pragma unroll
+    for (int i = 0; i < kPlainRows; ++i) made.of[i] = from[i];
+    to = made;
+  }
 
-  // Products of the rows with a lane's columns of a matrix (depth, width).
-  static __device__ void multiply(const PlainNumbers<T>* rows, int64_t depth, const T* matrix, int64_t width,
-                                  int64_t begin, Sums& sums) {
-    const T* of[kPlainColumns];
+  // to(c, sums) for each of a lane's columns of the product of the rows with a matrix (depth, width).
+  template <class F>
+  static __device__ __forceinline__ void multiply(const PlainNumbers<T>* rows, int64_t depth, const T* matrix,
+                                                  int64_t width, const F& to) {
+    for (int64_t begin = lane_index(); begin < width; begin += kPlainColumns * kWarp) {
+      T sums[kPlainColumns][kPlainRows] = {};
+      int64_t columns[kPlainColumns];
 #pragma unroll
-    for (int j = 0; j < kPlainColumns; ++j) {
-      const int64_t c = begin + j * kWarp + lane_index();
-      of[j] = matrix + (c < width ? c : width - 1);
-    }
-    for (int64_t k = 0; k < depth; ++k) {
-      const PlainNumbers<T> row = rows[k];
+      for (int j = 0; j < kPlainColumns; ++j)
+        columns[j] = begin + j * kWarp < width ? begin + j * kWarp : width - 1;
+      for (int64_t k = 0; k < depth; ++k) {
+        const PlainNumbers<T> row = rows[k];
 #pragma unroll
-      for (int j = 0; j < kPlainColumns; ++j) {
-        const T weight = of[j][k * width];
+        for (int j = 0; j < kPlainColumns; ++j) {
+          const T weight = matrix[k * width + columns[j]];
 #pragma unroll
-        for (int i = 0; i < kPlainRows; ++i) sums[j][i] += row.of[i] * weight;
+          for (int i = 0; i < kPlainRows; ++i) sums[j][i] += row.of[i] * weight;
+        }
       }
+#pragma unroll
+      for (int j = 0; j < kPlainColumns; ++j)
+        if (begin + j * kWarp < width) to(begin + j * kWarp, sums[j]);
     }
   }
 
-  // What is made of a column of the products.
-  __device__ void finish_column(int64_t c, const T (&z)[kPlainRows], const T (&v)[kPlainRows],
-                                T (&by_weight)[kPlainRows]) {
-    const bool is_sent = c < args_.sent;
-    const T scale = is_sent ? T(0) : args_.scale[c - args_.sent];
-    const T p = args_.p[f_ * columns_ + c];
-    const T along_p = pass == Pass::second ? args_.along_p[f_ * columns_ + c] : T(0);
-    T sent = own_.sent[c], by_p = own_.by_p[c];
-    PlainNumbers<T> h{};
-#pragma unroll
-    for (int i = 0; i < kPlainRows; ++i) {
-      if (i >= count_) continue;
-      const int64_t r = first_ + i, second = args_.second[r], kept = r * args_.kept + c - args_.sent;
-      const bool right = is_right(args_, r, f_, second), has_second = right && second >= 0;
-      const T weight = args_.row_weight[r];
-      const T along_weight = pass == Pass::second ? args_.along_row_weight[r] : T(0);
+  // Row r, the i-th of eight, after its products.
+  template <Activation kind>
+  __device__ __forceinline__ void finish_row(int64_t f, int64_t r, int i) {
+    const int64_t second = args_.second[r];
+    const bool right = is_right(args_, r, f, second), has_second = right && second >= 0;
+    const T weight = args_.row_weight[r], along_weight = kSecond ? args_.along_row_weight[r] : T(0);
+    T by_weight = 0;
+    for (int64_t c = lane_index(); c < columns_; c += kWarp) {
+      const bool is_sent = c < args_.sent;
+      const int64_t kept = r * args_.kept + c - args_.sent, at_first = f * columns_ + c,
+                    at_second = second * columns_ + c;
+      const T scale = is_sent ? T(0) : args_.scale[c - args_.sent];
       Number<T> n{};
-      n.z = right ? z[i] + p + (has_second ? args_.q[second * columns_ + c] : T(0)) : not_a_number<T>();
-      if (pass == Pass::second)
-        n.v = v[i] + along_p + (has_second ? args_.along_q[second * columns_ + c] : T(0));
+      n.z = right ? own_.z[c].of[i] + args_.p[at_first] + (has_second ? args_.q[at_second] : T(0))
+                  : not_a_number<T>();
+      if constexpr (kSecond)
+        n.v = own_.v[c].of[i] + args_.along_p[at_first] + (has_second ? args_.along_q[at_second] : T(0));
       T grad = 0;
       if (pass != Pass::forward) {
-        grad = is_sent ? args_.grad_sent[f_ * args_.sent + c] : args_.grad_kept[kept];
+        grad = is_sent ? args_.grad_sent[f * args_.sent + c] : args_.grad_kept[kept];
         n.grad = (is_sent ? weight : scale) * grad;
         n.extra = is_sent ? along_weight * grad : T(0);
       }
-      with_activation(args_.activation, [&]<Activation kind>() { evaluate<pass, kind>(args_.threshold, n); });
-      const T of_v = pass == Pass::second ? n.sv : n.y;
+      evaluate<pass, kind>(args_.threshold, n);
+      const T of_v = kSecond ? n.sv : n.y;
       if (is_sent) {
-        sent += weight * of_v + along_weight * n.y;
-        by_weight[i] += grad * of_v;
+        own_.sent[c] += weight * of_v + along_weight * n.y;
+        by_weight += grad * of_v;
       } else {
         if (pass != Pass::backward)
-          args_.to_kept[kept] = (pass == Pass::second ? args_.along_x : args_.x)[kept] + scale * of_v;
+          args_.to_kept[kept] = (kSecond ? args_.along_x : args_.x)[kept] + scale * of_v;
         if (memory_.of_scales) memory_.of_scales[kept] = grad * of_v;
       }
       if (pass == Pass::forward) continue;
-      h.of[i] = n.h, by_p += n.h;
+      own_.z[c].of[i] = n.h, own_.by_p[c] += n.h;
       if (args_.by_z) args_.by_z[r * columns_ + c] = n.h;
       if (memory_.dz) memory_.dz[r * columns_ + c] = n.dz;
     }
-    own_.sent[c] = sent;
     if (pass == Pass::forward) return;
-    own_.by_p[c] = by_p, own_.h[c] = h;
+    by_weight = warp_sum(by_weight);
+    if (lane_index() == 0) args_.by_row_weight[r] = by_weight;
   }
 
   const MessageArgs<T>& args_;
   const Memory<T>& memory_;
   const int64_t columns_;
   const PlainShared<T> own_;
-  int64_t f_ = 0, first_ = 0;
-  int count_ = 0;
 };
 
 template <class T, Pass pass>
 __global__ void __launch_bounds__(kPlainWarps* kWarp)
-    plain_kernel(MessageArgs<T> args, Memory<T> memory, int64_t numbers) {
-  T* const own = reinterpret_cast<T*>(net_memory()) + threadIdx.x / kWarp * numbers;
-  PlainRows<T, pass> rows(args, memory, own);
+    plain_kernel(MessageArgs<T> args, Memory<T> memory, int64_t bytes_of_warp) {
+  char* const own = net_memory() + threadIdx.x / kWarp * bytes_of_warp;
+  PlainRows<T, pass> rows(args, memory, reinterpret_cast<T*>(own));
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / kWarp);
   for (int64_t f = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp;
        f < args.firsts; f += warps)
@@ -204,12 +193,12 @@ __global__ void __launch_bounds__(kPlainWarps* kWarp)
 
 template <class T, Pass pass>
 void run_plain(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memory) {
-  const int64_t numbers = PlainShared<T>::numbers(args, pass), bytes = numbers * sizeof(T);
+  const int64_t bytes = PlainShared<T>::bytes(args, pass == Pass::second);
   int warps = kPlainWarps;
   while (warps > 1 && warps * bytes > gpu.limits().shared_bytes) warps /= 2;
   const int64_t most = 16 * gpu.limits().multiprocessors, wanted = blocks_for(args.firsts, warps);
   const int64_t blocks = wanted < 1 ? 1 : wanted < most ? wanted : most;
-  gpu.launch(plain_kernel<T, pass>, blocks, warps * kWarp, warps * bytes, args, memory, numbers);
+  gpu.launch(plain_kernel<T, pass>, blocks, warps * kWarp, warps * bytes, args, memory, bytes);
 }
 
 template <class T>
