@@ -241,8 +241,9 @@ def main() -> None:
             )
         for dtype in (torch.float32, torch.float64):
             for shape in ((3, 4, 3), (2, 0, 2), (1, 5, 0), (0, 3, 0), (70, 10, 70), (40, 96, 0)):
-                case = Case(*shape, lengths, 7, CODES["tanh"], dtype)
-                print(f"{dtype}, {shape}: {check(library, case, plain=True, chip=2):.1e}")
+                for some in (lengths, 5 * lengths):  # a warp each, where there are more
+                    case = Case(*shape, some, 7, CODES["tanh"], dtype)
+                    print(f"{dtype}, {shape}, {len(some)}: {check(library, case, plain=True, chip=1):.1e}")
         wide = (32, 16, 32), (32, 48, 0), (64, 32, 64), (128, 128, 128)
         for shape, chip, activation in itertools.product(wide, (1, 8), ("silu", "silut")):
             case = Case(*shape, lengths, 7, CODES[activation], torch.float32)

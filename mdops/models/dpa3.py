@@ -44,9 +44,10 @@ from mdops.nn.net import Layer
 from mdops.ops import angle_products, edge_gather
 from mdops.ops.activation import CODES, kernel_code
 from mdops.ops.layer_output import layer_output
-from mdops.ops.message import has_tensor_cores, takes_numbers
+from mdops.ops.message import TENSOR_WIDTHS, has_tensor_cores, takes_numbers
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
 from mdops.system import CHARGES, MULTIPLICITIES, System
+from mdops.tracing import is_exported
 
 # DeePMD-kit's, which keep angles differentiable.
 _LENGTH_ADDED, _COSINE_FACTOR = 1e-6, 1 - 1e-6
@@ -180,8 +181,7 @@ class DPA3(GraphDescriptor):
     captures = True
 
     def takes_matmul(self, matmul: str) -> bool:
-        device, sizes = next(self.parameters()).device, self.options.repflow.rows_of_messages
-        return matmul == "tf32" and self._is_silu and any(has_tensor_cores(device, *of) for of in sizes)
+        return matmul == "tf32" and self._wide(next(self.parameters()).device) is not None
 
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
         of_edges, of_angles = (counts[:, 0].long() for counts in within)
@@ -238,11 +238,21 @@ class DPA3(GraphDescriptor):
         condition = self._condition(near.system) if self.options.add_chg_spin_ebd else None
         made = lengths, frame, of_edges, inner, cosines[:, None], of_angles, condition, near.matmul
         is_plain = near.first_derivative_only and frame.is_cuda and frame.dtype == torch.float32
-        at_once = is_plain and self._is_silu and has_tensor_cores(frame.device, *o.rows_of_messages[0])
+        is_plain = is_plain and self._is_silu
+        wide = (None if is_exported() or not is_plain else self._wide(frame.device)) or o
+        at_once = is_plain and has_tensor_cores(frame.device, *wide.rows_of_messages[0])
         takes_cosines = at_once and o.update_angle and self.angle_embedding.bias is None
-        takes_cosines = takes_cosines and takes_numbers(frame.device, *o.rows_of_messages[1])
-        vector = self.angle_embedding.weight if takes_cosines else None
-        return Edges(graph, near.centers, *made, near.first_derivative_only, at_once, vector)
+        takes_cosines = takes_cosines and takes_numbers(frame.device, *wide.rows_of_messages[1])
+        vector = F.pad(self.angle_embedding.weight, (0, wide.a_dim - o.a_dim)) if takes_cosines else None
+        ways = near.first_derivative_only, at_once, vector, None if wide == o else wide
+        return Edges(graph, near.centers, *made, *ways)
+
+    def _wide(self, device: torch.device) -> RepflowOptions | None:
+        """The options of layers some of whose messages a GPU has kernels by tensor cores for, of edges and angles as
+        they are or with zeros behind them; None: it has none."""
+        found = self.options.repflow.wide(TENSOR_WIDTHS)
+        taken = self._is_silu and any(has_tensor_cores(device, *of) for of in found.rows_of_messages)
+        return found if taken else None
 
     @property
     def _is_silu(self) -> bool:
@@ -253,11 +263,17 @@ class DPA3(GraphDescriptor):
         if not self.options.repflow.edge_init_use_dist:
             edges = self._f(edges)
         angles = graph.cosines if graph.angle_vector is not None else self.angle_embedding(graph.cosines)
+        if graph.wide is not None:
+            edges = F.pad(edges, (0, graph.wide.e_dim - edges.shape[1]))
+            if graph.angle_vector is None:
+                angles = F.pad(angles, (0, graph.wide.a_dim - angles.shape[1]))
         return self._f(self._embedded(graph)), (edges, angles)
 
     def bytes_of(self, local: Local) -> int:
         edges, angles = local
-        return super().bytes_of((edges, angles.expand(-1, self.options.repflow.a_dim)))
+        if angles.shape[1] == 1:
+            angles = angles.expand(-1, self.options.repflow.a_dim)
+        return super().bytes_of((edges, angles))
 
     def values_alone(self) -> None:
         self._makes_axes = False
@@ -268,7 +284,9 @@ class DPA3(GraphDescriptor):
                 layer.makes_angles = False
 
     def finish(self, nodes: torch.Tensor, local: Local, graph: Edges) -> Features:
-        axes = symmetric_sums(local[0], graph, self.options.repflow.edge_scale) if self._makes_axes else None
+        axes, o = None, self.options.repflow
+        if self._makes_axes:
+            axes = symmetric_sums(local[0][:, : o.e_dim], graph, o.edge_scale)
         if self.options.concat_output_tebd:
             nodes = torch.cat([nodes, self._embedded(graph)], 1)
         return Features(nodes, axes)

@@ -146,23 +146,28 @@ class RepflowOptions(Options):
         return self.e_dim if self.compresses else self.angle_inputs[1]
 
     @property
-    def shapes(self) -> dict[str, tuple[int, int]]:
-        """The inputs and outputs of each product of a layer."""
+    def parts(self) -> dict[str, tuple[list[int], int]]:
+        """What the inputs of each product of a layer are made of, side by side, and how many outputs it has."""
         n, e, a = self.n_dim, self.e_dim, self.a_dim
         found = {
-            "node_self_mlp": (n, n),
-            "node_sym_linear": ((n + e) * self.axis_neuron, n),
-            "node_edge_linear": (2 * n + e, n * self.n_multi_edge_message),
-            "edge_self_linear": (2 * n + e, e),
+            "node_self_mlp": ([n], n),
+            "node_sym_linear": ([e] * self.axis_neuron + [n] * self.axis_neuron, n),
+            "node_edge_linear": ([n, n, e], n * self.n_multi_edge_message),
+            "edge_self_linear": ([n, n, e], e),
         }
         if self.update_angle:
             of_node, of_edge = self.angle_inputs
-            inputs = a + of_node + 2 * of_edge
-            found |= {"edge_angle_linear1": (inputs, e), "edge_angle_linear2": (e, e)}
+            inputs = [a, of_node, of_edge, of_edge]
+            found |= {"edge_angle_linear1": (inputs, e), "edge_angle_linear2": ([e], e)}
             found |= {"angle_self_linear": (inputs, a)}
             if self.compresses:
-                found |= {"a_compress_n_linear": (n, of_node), "a_compress_e_linear": (e, of_edge)}
+                found |= {"a_compress_n_linear": ([n], of_node), "a_compress_e_linear": ([e], of_edge)}
         return found
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """The inputs and outputs of each product of a layer."""
+        return {name: (sum(inputs), outputs) for name, (inputs, outputs) in self.parts.items()}
 
     @property
     def messages(self) -> dict[str, tuple[int, int]]:
@@ -184,6 +189,18 @@ class RepflowOptions(Options):
         """How many numbers edges and angles have, and how many they send."""
         edges = self.e_dim, self.n_dim * self.n_multi_edge_message
         return [edges, *([(self.a_dim, self.e_dim)] if self.update_angle else [])]
+
+    def wide(self, widths: Sequence[int]) -> "RepflowOptions":
+        """With the next of these widths (sorted) for edges and angles; the same where there is none, or where angles
+        would read more numbers than there are."""
+
+        def next_to(width: int) -> int:
+            return min((one for one in widths if one >= width), default=width)
+
+        found = dataclasses.replace(self, e_dim=next_to(self.e_dim), a_dim=next_to(self.a_dim))
+        of_node, of_edge = found.angle_inputs
+        fits = found.compresses or (of_node <= found.n_dim and of_edge <= found.e_dim)
+        return found if fits or not self.update_angle else self
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         require = self.requirement(place)
@@ -242,6 +259,8 @@ class Edges(NamedTuple):
         cosines: (A, 1), of angles, over the root of pi: what angles begin with.
         angle_vector: (1, a_dim), which angles begin with times their cosines, where layers take cosines in the place of
             such rows, by `outer_message`: as `at_once`; None: they do not.
+        wide: the options of layers whose edges and angles have zeros behind their own numbers, to widths that kernels
+            take; None: they have none.
         angle_switch: (A,), the product of both edges', over what sums over angles are divided by.
         condition: (N, n_dim) or (1, n_dim), what is added to the embedding of types; None: nothing.
         matmul: how accurate products of edges and angles have to be at least.
@@ -264,6 +283,7 @@ class Edges(NamedTuple):
     once: bool = False
     at_once: bool = False
     angle_vector: torch.Tensor | None = None
+    wide: RepflowOptions | None = None
 
 
 class Ends(NamedTuple):
@@ -357,6 +377,13 @@ class RepflowLayer(nn.Module):
             own: (N, n_dim), of those whose edges and angles these are; None: of all.
         """
         e, a = local
+        if edges.wide is not None and edges.wide != self.options:
+            wide = edges.wide
+            layer = self._of_weights(
+                edges, ("wide", self.is_last, self.makes_angles), lambda: self.widened(wide)
+            )
+            found: tuple[torch.Tensor, Local] = layer(nodes, local, edges, own)
+            return found
         if edges.once and self.goes_once and nodes.device.type == "cpu" and is_by_pytorch():
             return self._once(nodes, local, edges, own)
         at = Ends(nodes if own is None else own, nodes)
@@ -393,6 +420,27 @@ class RepflowLayer(nn.Module):
             updated = self._after_angles(updated, e, received, edges)
             a = self._ended("a", a)
         return nodes_now, (self._ended("e", updated), a)
+
+    def widened(self, options: RepflowOptions) -> "RepflowLayer":
+        """The same layer with more numbers of edges and angles, which are zeros and stay so; its weights are
+        constants."""
+        products = {}
+        for name, (inputs, outputs) in options.parts.items():
+            own, (old, _) = self._product(name), self.options.parts[name]
+            rows = [
+                F.pad(part, (0, 0, 0, width - part.shape[0]))
+                for part, width in zip(own.weight.split(old), inputs, strict=True)
+            ]
+            more = (0, outputs - own.weight.shape[1])
+            bias = None if own.bias is None else F.pad(own.bias, more)
+            products[name] = Layer(F.pad(torch.cat(rows), more), bias, None, "none", False)
+        residuals = {
+            name: [F.pad(one, (0, width - one.shape[0])) for one in getattr(self, name)]
+            for name, (_, width) in options.residuals.items()
+        }
+        found = RepflowLayer(options, self.activation_name, products, residuals).requires_grad_(False)
+        found.is_last, found.makes_angles = self.is_last, self.makes_angles
+        return found
 
     @property
     def goes_once(self) -> bool:

@@ -9,11 +9,13 @@ from mdops.ops.activation import kernel_code
 from mdops.ops.graph import EdgeIndex, edge_gather, edge_scatter
 from mdops.ops.linear import linear
 
+TENSOR_WIDTHS = 32, 64, 128  # of rows for which there are kernels by tensor cores
+
 
 def has_tensor_cores(device: torch.device, inputs: int, sent: int) -> bool:
     """Whether a GPU has kernels by tensor cores for float32 rows of these sizes, which take `matmul`."""
     capability = torch.cuda.get_device_capability(device)
-    return capability >= (8, 0) and inputs in (32, 64, 128) and sent % 16 == 0
+    return capability >= (8, 0) and inputs in TENSOR_WIDTHS and sent % 16 == 0
 
 
 def takes_numbers(device: torch.device, inputs: int, sent: int) -> bool:

@@ -209,8 +209,8 @@ def test_too_few_places_are_named_with_their_cutoff():
     kinds.check_few_places(potential, 3)
 
 
-def of_widths(e_dim=64, a_dim=32, activation="silu"):
-    sizes = {"n_dim": 32, "e_dim": e_dim, "a_dim": a_dim, "update_residual": 0.5}
+def of_widths(e_dim=64, a_dim=32, activation="silu", **options):
+    sizes = {"n_dim": 32, "e_dim": e_dim, "a_dim": a_dim, "update_residual": 0.5, **options}
     return kinds.new_potential({**with_repflow(**sizes), "activation_function": activation})
 
 
@@ -224,12 +224,13 @@ def test_products_have_another_accuracy_where_messages_have_kernels(monkeypatch)
         of_widths(),
         of_widths(a_dim=4),
         of_widths(e_dim=16),
+        of_widths(e_dim=6, a_dim=4),
         of_widths(activation="silut:3"),
     ):
         taken.float().use_matmul("tf32")
         assert taken.matmul == "tf32"
     for other, name, says in (
-        (of_widths(e_dim=6, a_dim=4).float(), "tf32", "does not cover this model"),
+        (of_widths(n_dim=24, update_angle=False).float(), "tf32", "does not cover this model"),
         (of_widths(activation="tanh").float(), "tf32", "does not cover this model"),
         (of_widths(), "tf32", "computes in float64"),
         (of_widths().float(), "bf16", "a GPU has no such products"),
@@ -288,13 +289,55 @@ def test_trainings_have_second_derivatives_after_a_simulation():
     kinds.check_second_derivatives(kinds.new_potential(with_repflow(update_residual=0.5)))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nlayers": 3, "a_compress_rate": 1, "a_compress_use_split": True, "a_compress_e_rate": 2},
+        {"a_compress_rate": 1, "update_style": "res_avg"},
+        {"a_compress_rate": 0, "n_multi_edge_message": 2},
+        {"sequential_update": True},
+        {"update_angle": False},
+        {"smooth_edge_update": False},
+    ],
+)
+def test_zeros_behind_the_numbers_of_edges_and_angles_change_nothing(options, monkeypatch):
+    """As simulations on a GPU have them for widths that its kernels do not take."""
+    potential = kinds.new_potential(with_repflow(**{"update_residual": 0.5, **options}))
+    expected, own, widths = potential.compute(kinds.alloy()), dpa3.DPA3.graph, []
+
+    def wide(self, near):
+        options = self.options.repflow.wide((5, 8))
+        widths.append((options.e_dim, options.a_dim))
+        return own(self, near)._replace(wide=options)
+
+    monkeypatch.setattr(dpa3.DPA3, "graph", wide)
+    found = potential.compute(kinds.alloy())
+    assert widths == [(8, 5)]
+    for name in ("energy", "forces", "virial"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-11, atol=1e-12)
+    with torch.no_grad():
+        for weight in potential.model.descriptors[0].layers[0].products["edge_self_linear"].parameters():
+            weight.mul_(3.0)
+    assert np.abs(potential.compute(kinds.alloy())["forces"] - found["forces"]).max() > 1e-9
+
+
+def test_angles_that_would_read_more_numbers_than_there_are_stay_as_they_are():
+    options = repflow.RepflowOptions.from_tree(
+        {**REPFLOW, "e_sel": 9, "a_sel": 9, "a_compress_rate": 1, "a_compress_use_split": True}
+    )
+    assert options.wide((6, 64)) is options
+    assert (options.wide((6,)).e_dim, options.wide((6,)).a_dim) == (6, 6)
+
+
 @pytest.mark.gpu
 def test_one_product_in_the_place_of_three():
     kinds.check_one_product(of_widths())
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("options", [{"update_angle": False}, {"smooth_edge_update": False}, {}])
+@pytest.mark.parametrize(
+    "options", [{"update_angle": False}, {"smooth_edge_update": False}, {}, {"e_dim": 48, "a_dim": 24}]
+)
 def test_messages_of_edges_have_their_frames(options, monkeypatch):
     """In simulations on a GPU messages, sums of frames and what angles read of edges go by one op, and the first angles
     are their cosines."""

@@ -1,7 +1,7 @@
-// Messages of any widths and type of number: a warp a first, eight of its rows at once, a lane two columns of
-// their products. Numbers of the rows stand in shared memory, those of the eight side by side, so that a
-// weight is read once for them all. Functions have a loop over rows and columns of their own, whose code fits
-// into the cache of instructions.
+// Messages of any widths and type of number: a warp a first, or the warps of a block where there are few of
+// them; eight rows at once, a lane two columns of their products. Numbers of the rows stand in shared memory,
+// those of the eight side by side, so that a weight is read once for them all. Functions have a loop over
+// rows and columns of their own, whose code fits into the cache of instructions.
 #pragma once
 
 #include "gemm/gpu_memory.h"
@@ -10,6 +10,7 @@
 namespace mdops::gpu_message {
 
 constexpr int kPlainWarps = 4, kPlainRows = 8, kPlainColumns = 2;
+constexpr int kPlainFirsts = 32;  // so many a multiprocessor and more have a warp each
 
 // Of each row one; room behind them spreads lanes over the banks.
 template <class T>
@@ -44,19 +45,29 @@ struct PlainShared {
 template <class T, Pass pass>
 class PlainRows {
  public:
-  __device__ PlainRows(const MessageArgs<T>& args, const Memory<T>& memory, T* shared)
-      : args_(args), memory_(memory), columns_(args.columns()), own_(args, kSecond, shared) {}
+  // `bytes`: of shared memory, from which a warp has them.
+  __device__ PlainRows(const MessageArgs<T>& args, const Memory<T>& memory, char* shared, int64_t bytes)
+      : args_(args),
+        memory_(memory),
+        columns_(args.columns()),
+        bytes_(bytes),
+        own_(args, kSecond, reinterpret_cast<T*>(shared)) {}
 
-  __device__ void run(int64_t f) {
+  // The rows of a first, of which other warps have their own: this is the `member`-th of `team`, which stand
+  // side by side in shared memory and add their sums up in that order.
+  __device__ void run(int64_t f, int member, int team) {
     const RowsOfFirst<T> rows(args_, f);
     const T nothing = rows.is_wrong ? not_a_number<T>() : T(0);
     for (int64_t c = lane_index(); c < columns_; c += kWarp) own_.by_p[c] = own_.sent[c] = nothing;
-    for (int64_t r = rows.begin; r < rows.end; r += kPlainRows)
+    for (int64_t r = rows.begin + member * kPlainRows; r < rows.end; r += team * kPlainRows)
       add_rows(f, r, static_cast<int>(rows.end - r < kPlainRows ? rows.end - r : kPlainRows));
-    for (int64_t c = lane_index(); c < columns_; c += kWarp) {
-      if (pass != Pass::backward && c < args_.sent) args_.to_sent[f * args_.sent + c] = own_.sent[c];
-      if (pass != Pass::forward) args_.by_p[f * columns_ + c] = own_.by_p[c];
+    if (team > 1) __syncthreads();
+    for (int64_t c = member * kWarp + lane_index(); c < columns_; c += team * kWarp) {
+      if (pass != Pass::backward && c < args_.sent)
+        args_.to_sent[f * args_.sent + c] = sum_of_team(own_.sent + c, member, team);
+      if (pass != Pass::forward) args_.by_p[f * columns_ + c] = sum_of_team(own_.by_p + c, member, team);
     }
+    if (team > 1) __syncthreads();
   }
 
  private:
@@ -89,6 +100,13 @@ class PlainRows {
     __syncwarp();
   }
 
+  __device__ T sum_of_team(const T* own, int member, int team) const {
+    const char* const first = reinterpret_cast<const char*>(own) - member * bytes_;
+    T sum = 0;
+    for (int k = 0; k < team; ++k) sum += *reinterpret_cast<const T*>(first + k * bytes_);
+    return sum;
+  }
+
   // Zeros stand for rows behind the last.
   __device__ void place(const T* x, int count, PlainNumbers<T>* to) const {
     for (int64_t k = lane_index(); k < args_.inputs; k += kWarp) {
@@ -115,6 +133,7 @@ class PlainRows {
 #pragma unroll
       for (int j = 0; j < kPlainColumns; ++j)
         columns[j] = begin + j * kWarp < width ? begin + j * kWarp : width - 1;
+#pragma unroll 8
       for (int64_t k = 0; k < depth; ++k) {
         const PlainNumbers<T> row = rows[k];
 #pragma unroll
@@ -175,19 +194,18 @@ class PlainRows {
 
   const MessageArgs<T>& args_;
   const Memory<T>& memory_;
-  const int64_t columns_;
+  const int64_t columns_, bytes_;
   const PlainShared<T> own_;
 };
 
 template <class T, Pass pass>
 __global__ void __launch_bounds__(kPlainWarps* kWarp)
-    plain_kernel(MessageArgs<T> args, Memory<T> memory, int64_t bytes_of_warp) {
-  char* const own = net_memory() + threadIdx.x / kWarp * bytes_of_warp;
-  PlainRows<T, pass> rows(args, memory, reinterpret_cast<T*>(own));
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / kWarp);
-  for (int64_t f = static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp;
-       f < args.firsts; f += warps)
-    rows.run(f);
+    plain_kernel(MessageArgs<T> args, Memory<T> memory, int64_t bytes_of_warp, int team) {
+  const int warp = warp_index(), member = warp % team, teams = static_cast<int>(blockDim.x) / kWarp / team;
+  PlainRows<T, pass> rows(args, memory, net_memory() + warp * bytes_of_warp, bytes_of_warp);
+  for (int64_t f = static_cast<int64_t>(blockIdx.x) * teams + warp / team; f < args.firsts;
+       f += static_cast<int64_t>(gridDim.x) * teams)
+    rows.run(f, member, team);
   finish_rows(args, memory);
 }
 
@@ -196,9 +214,11 @@ void run_plain(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memo
   const int64_t bytes = PlainShared<T>::bytes(args, pass == Pass::second);
   int warps = kPlainWarps;
   while (warps > 1 && warps * bytes > gpu.limits().shared_bytes) warps /= 2;
-  const int64_t most = 16 * gpu.limits().multiprocessors, wanted = blocks_for(args.firsts, warps);
+  const int64_t chip = gpu.limits().multiprocessors;
+  const int team = args.firsts < chip * kPlainFirsts ? warps : 1;
+  const int64_t most = 16 * chip, wanted = blocks_for(args.firsts * team, warps);
   const int64_t blocks = wanted < 1 ? 1 : wanted < most ? wanted : most;
-  gpu.launch(plain_kernel<T, pass>, blocks, warps * kWarp, warps * bytes, args, memory, bytes);
+  gpu.launch(plain_kernel<T, pass>, blocks, warps * kWarp, warps * bytes, args, memory, bytes, team);
 }
 
 template <class T>
