@@ -138,8 +138,10 @@ class Case:
             given, by_z = [self.grad_sent, self.grad_kept, *along], space(rows, columns)
             out = [*(sums if name == "second" else [None, None]), *by]
         memory = [space(rows, columns) if name == "second" else None]
+        if plain:  # products are made before and after
+            by_z = self.x @ self.weight
+            memory[0] = self.along[0] @ self.weight if name == "second" else None
         memory.append(space(rows, self.kept) if name != "forward" else None)
-        memory.append(self.weight.T.contiguous() if plain and name != "forward" else None)
         if self.width is None:
             memory += [None] * 6
         else:
@@ -182,6 +184,10 @@ class Case:
         )
         called = (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
         library.run_message(self.dtype == torch.float64, plain, ctypes.c_double(self.threshold), *called)
+        if plain and name != "forward":
+            by[0].copy_(by_z @ self.weight.T)
+            if name == "backward" and self.kept:
+                by[0].add_(self.grad_kept)
         found = [t for t in out if t is not None]
         if self.width is not None:
             found.append(by_frame)

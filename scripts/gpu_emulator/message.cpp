@@ -24,7 +24,7 @@ void run(bool plain, double threshold, Pointers next, const int64_t* sizes) {
   for (T** array : {&a.to_sent, &a.to_kept, &a.by_x, &a.by_p, &a.by_q, &a.by_row_weight, &a.by_z})
     *array = next();
   gpu_message::Memory<T> memory{};
-  memory.dz = next(), memory.of_scales = next(), memory.transposed = next();
+  memory.dz = next(), memory.of_scales = next();
   MessageFrames<T> frames;
   for (const T** array : {&frames.frame, &frames.grad_moments, &frames.grad_taken}) *array = next();
   frames.by_frame = next();

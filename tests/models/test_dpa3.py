@@ -325,7 +325,7 @@ def test_angles_that_would_read_more_numbers_than_there_are_stay_as_they_are():
     options = repflow.RepflowOptions.from_tree(
         {**REPFLOW, "e_sel": 9, "a_sel": 9, "a_compress_rate": 1, "a_compress_use_split": True}
     )
-    assert options.wide((6, 64)) is options
+    assert options.wide((64,)) is options
     assert (options.wide((6,)).e_dim, options.wide((6,)).a_dim) == (6, 6)
 
 

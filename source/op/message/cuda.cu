@@ -24,30 +24,33 @@ class MessageCall {
   MessageCall(const CudaOp& op, const MessageArgs<T>& args)
       : op_(op),
         args_(args),
-        by_z_(rows_of(needs_by_z(), args.columns())),
-        dz_(rows_of(args.by_weight && gpu_message::pass_of(args) == gpu_message::Pass::second,
-                    args.columns())),
+        pass_(gpu_message::pass_of(args)),
+        is_plain_(gpu_message::goes_plain(op, args)),
+        by_z_(is_plain_ ? from_inputs(args.x) : rows_of(needs_by_z(), args.columns())),
+        dz_(is_second() && is_plain_ ? from_inputs(args.along_x)
+                                     : rows_of(is_second() && args.by_weight, args.columns())),
         of_scales_(rows_of(args.by_scale != nullptr, args.kept)) {
     args_.by_z = data(by_z_);
-    if (is_backward() && gpu_message::goes_plain(op, args))
-      transposed_ =
-          contiguous(torch::stable::transpose(matrix(args.weight, args.inputs, args.columns()), 0, 1));
   }
 
   void run() {
-    gpu_message::run(op_, args_, {data(dz_), data(of_scales_), data(transposed_)});
+    gpu_message::run(op_, args_, {data(dz_), data(of_scales_)});
+    if (is_plain_ && pass_ != gpu_message::Pass::forward) {
+      const Tensor found = layer_product(op_, ProductForm::b_transposed, by_z_, weight());
+      write(found, is_second() || !args_.kept ? nullptr : args_.grad_kept, args_.by_x);
+    }
     if (!args_.by_weight) return;
     // x^T by z; or x^T h + u_x^T dz.
     const Tensor first = product(args_.x, by_z_),
                  second = args_.along_x ? product(args_.along_x, dz_) : first;
-    write(first, args_.along_x ? &second : nullptr, args_.by_weight);
+    write(first, args_.along_x ? second.const_data_ptr<T>() : nullptr, args_.by_weight);
     if (args_.kept) write(column_sums(of_scales_), nullptr, args_.by_scale);
   }
 
  private:
-  bool is_backward() const { return gpu_message::pass_of(args_) != gpu_message::Pass::forward; }
+  bool is_second() const { return pass_ == gpu_message::Pass::second; }
   bool needs_by_z() const {
-    if (!is_backward()) return false;
+    if (pass_ == gpu_message::Pass::forward) return false;
     return args_.by_weight || !gpu_message::goes_in_groups(op_, args_);
   }
   Tensor rows_of(bool wanted, int64_t columns) const {
@@ -60,21 +63,32 @@ class MessageCall {
   // An argument.
   Tensor matrix(const T* values, int64_t rows, int64_t columns) const {
     const int64_t sizes[] = {rows, columns}, strides[] = {columns, 1};
-    return torch::stable::from_blob(const_cast<T*>(values), {sizes, 2}, {strides, 2}, by_z_.device(),
+    const Tensor like = empty(op_, {0}, kDtype<T>);
+    return torch::stable::from_blob(const_cast<T*>(values), {sizes, 2}, {strides, 2}, like.device(),
                                     kDtype<T>);
+  }
+  Tensor weight() const { return matrix(args_.weight, args_.inputs, args_.columns()); }
+  // x W, of an argument x or what goes along it.
+  Tensor from_inputs(const T* x) const {
+    if (args_.inputs)
+      return layer_product(op_, ProductForm::plain, matrix(x, args_.rows, args_.inputs), weight());
+    Tensor nothing = rows_of(true, args_.columns());
+    op_.clear(data(nothing), nothing.numel() * sizeof(T));
+    return nothing;
   }
   // x^T values, of an argument x.
   Tensor product(const T* x, const Tensor& values) const {
     return layer_product(op_, ProductForm::a_transposed, matrix(x, args_.rows, args_.inputs), values);
   }
-  void write(const Tensor& a, const Tensor* b, T* to) const {
-    op_.launch_for(a.numel(), kSumThreads, add_kernel<T>, a.numel(), a.const_data_ptr<T>(),
-                   b ? b->const_data_ptr<T>() : nullptr, to);
+  void write(const Tensor& a, const T* b, T* to) const {
+    op_.launch_for(a.numel(), kSumThreads, add_kernel<T>, a.numel(), a.const_data_ptr<T>(), b, to);
   }
 
   const CudaOp& op_;
   MessageArgs<T> args_;
-  Tensor by_z_, dz_, of_scales_, transposed_;
+  gpu_message::Pass pass_;
+  bool is_plain_;
+  Tensor by_z_, dz_, of_scales_;  // made of the above
 };
 
 }  // namespace

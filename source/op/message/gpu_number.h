@@ -29,9 +29,8 @@ __host__ __device__ Pass pass_of(const MessageArgs<T>& args) {
 // A kernel's memory besides `by_z`; what is null is not asked for.
 template <class T>
 struct Memory {
-  T* dz;                          // (rows, columns) of the second pass, for the gradient by W
-  T* of_scales;                   // (rows, kept): terms of the gradient by c
-  const T* transposed = nullptr;  // W^T (columns, inputs), for kernels of any widths backward
+  T* dz;         // (rows, columns) of the second pass, for the gradient by W
+  T* of_scales;  // (rows, kept): terms of the gradient by c
 };
 
 // What is known of a number, and what a pass makes of it: y, and y times `grad` backward; by z or h; f' v of

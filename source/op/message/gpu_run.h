@@ -66,7 +66,7 @@ void run_pass(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float
   run_tensor<kEights, pass, way, false>(gpu, args, memory);
 }
 
-// Whether kernels of any widths take them, which backward need `Memory::transposed`.
+// Whether kernels of any widths take them, whose products are made before and after.
 template <class T>
 bool goes_plain(const Gpu& gpu, const MessageArgs<T>& args) {
   if constexpr (std::is_same_v<T, float>) return !by_tensor_cores(gpu, args);
