@@ -1,4 +1,4 @@
-// In the place of source/op/common/gpu_mma.h: instructions on matrices of 16-bit numbers on the emulated GPU.
+// In the place of source/op/common/gpu_mma.h: instructions on matrices on the emulated GPU.
 #pragma once
 
 namespace mdops {
@@ -80,6 +80,20 @@ inline void multiply_8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint3
   emulated_product<8>(c, a, b0, b1, [](uint32_t left, uint32_t right, int) {
     return static_cast<double>(emulated_tf32(left)) * emulated_tf32(right);
   });
+}
+
+inline void multiply_add(double (&c)[4], const double (&a)[4], double b0, double b1) {
+  struct Operands {
+    double a[4], b[2];
+  } const given{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  const char* all = emulated_exchange(&given, sizeof(given));
+  const int lane = threadIdx.x % 32;
+  for (int n = 0; n < 4; ++n) {
+    const int row = lane / 4 + n / 2 * 8, column = 2 * (lane % 4) + n % 2;
+    for (int k = 0; k < 8; ++k)
+      c[n] += emulated_lane<Operands>(all, row % 8 * 4 + k % 4).a[row / 8 + k / 4 * 2] *
+              emulated_lane<Operands>(all, column * 4 + k % 4).b[k / 4];
+  }
 }
 
 }  // namespace mdops

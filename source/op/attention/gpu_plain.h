@@ -31,9 +31,10 @@ struct PlainBlock {
   int head, own, count;  // its rows, of the sequence
 };
 
+// The `block`-th; all threads call it.
 template <class T>
-__device__ __forceinline__ PlainBlock plain_block(const TensorArgs<T>& p) {
-  const int head = blockIdx.x % p.heads, index = blockIdx.x / p.heads;
+__device__ __forceinline__ PlainBlock plain_block(const TensorArgs<T>& p, int block = blockIdx.x) {
+  const int head = block % p.heads, index = block / p.heads;
   if (is_bad(p.bad) || index / kSubtiles >= p.plan[0]) return {};
   const WorkItem item = work_item(p, index / kSubtiles);
   const int own = item.first + index % kSubtiles * kSide;

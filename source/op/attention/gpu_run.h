@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention/gpu_bfloat.h"
+#include "attention/gpu_double.h"
 #include "attention/gpu_passes.h"
 #include "attention/gpu_plain.h"
 #include "attention/gpu_second.h"
@@ -52,8 +53,9 @@ class Attention {
   }
 
   void forward(const ForwardResults<T>& r) const {
-    const bool done =
-        with_tiles([&]<class N, int D, bool Options>() { return forward_by_tiles<N, D, Options>(r); });
+    const bool done = double_forward(r) || with_tiles([&]<class N, int D, bool Options>() {
+                        return forward_by_tiles<N, D, Options>(r);
+                      });
     if (!done) gpu_.launch(plain_forward_kernel<T>, plain_blocks(), kPlainThreads, 0, p_, r);
     fill({r.out, of_values()}, {}, {}, {}, {r.logsumexp, p_.heads});
   }
@@ -76,7 +78,7 @@ class Attention {
         with_tiles([&]<class N, int D, bool Options>() { return backward_by_tiles<N, D, Options>(g, sums); });
     if (!done) {
       if (g.out) delta(g);
-      gradients<false>(g, {});
+      if (!double_gradients(g)) gradients<false>(g, {});
     }
     finish(g, grad_gate, grad_switch);
     if (g.around.to)
@@ -120,6 +122,37 @@ class Attention {
   void delta(const GradientArgs<T>& g) const {
     const int64_t rows = static_cast<int64_t>(p_.rows) * p_.heads;
     gpu_.launch_for(rows * kWarp, kPlainThreads, delta_kernel<T>, p_, g);
+  }
+
+  // By kernels for float64, where there are any for it.
+  bool goes_double(std::initializer_list<const void*> tensors) const {
+    const Wide all = wide(tensors);
+    return std::is_same_v<T, double> && limits_.capability >= 80 && all.keys && all.values &&
+           (p_.width | p_.value_width) % 8 == 0 && std::max(p_.width, p_.value_width) <= kDoubleWidth;
+  }
+  template <class K, class R>
+  void launch_double(const K& kernel, const R& results) const {
+    gpu_.launch(kernel, blocks_for(plain_blocks(), kDoubleWarps), kDoubleThreads, 0, p_, results);
+  }
+  bool double_forward(const ForwardResults<T>& r) const {
+    if constexpr (std::is_same_v<T, double>) {
+      if (!goes_double({p_.q, p_.k, p_.v, r.out})) return false;
+      launch_double(double_forward_kernel, r);
+      return true;
+    } else {
+      return false;
+    }
+  }
+  bool double_gradients(const GradientArgs<T>& g) const {
+    if constexpr (std::is_same_v<T, double>) {
+      if (!goes_double({p_.q, p_.k, p_.v, g.grad_out, g.grad_q, g.grad_k, g.grad_v})) return false;
+      launch_double(double_gradient_kernel<DoubleSum::queries>, g);
+      launch_double(double_gradient_kernel<DoubleSum::keys>, g);
+      launch_double(double_gradient_kernel<DoubleSum::values>, g);
+      return true;
+    } else {
+      return false;
+    }
   }
 
   template <bool Second>
