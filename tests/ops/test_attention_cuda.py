@@ -23,6 +23,7 @@ TOLERANCE = {
     (torch.float32, "bf16"): 8e-3,
     (torch.bfloat16, "float32"): 5e-2,
     (torch.float16, "float32"): 8e-3,
+    (torch.float64, "float32"): 1e-13,
 }
 
 
@@ -123,7 +124,7 @@ def test_sequences_longer_than_said_give_nan():
     assert all(grads[n].isnan().all() for n in (0, 1, 2, 4))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_what_is_not_finite_spoils_its_row_of_queries_alone(value, dtype):
     case = Case((50, 30), 1, 64, 64, dtype=dtype, device="cuda")
@@ -136,14 +137,14 @@ def test_what_is_not_finite_spoils_its_row_of_queries_alone(value, dtype):
     torch.testing.assert_close(after[rest], before[rest], rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_nan_stays_in_its_sequence(dtype):
     for name in ("bare", "all"):
         case = Case((50, 30), 1, 64, 64, dtype=dtype, device="cuda", **OPTIONS[name])
         check_nan(case, 50, partial(first_results, case, case.op))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_rows_with_all_keys_masked_are_zero(dtype):
     case = Case((40, 3), 1, 64, 64, dtype=dtype, device="cuda", bias=True, switch=True)
     with torch.no_grad():
