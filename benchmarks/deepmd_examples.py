@@ -109,13 +109,17 @@ def changed(tree: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_of(name: str, folder: Path, **options: Any) -> Potential:
-    """With random weights, and the statistics of water; options: of the descriptor, in the place of the input's."""
+    """With random weights, and the statistics of water; options: in the place of the input's, of the descriptor or, by
+    that name, of the section `fitting_net`."""
     file = folder / INPUTS[name]
     tree = json.loads(file.read_text())
     model = tree["model"]
     for one in model.get("models", [model]):
         one["descriptor"] = OTHERS.get(name) or one["descriptor"] | SIZES.get(name, {})
-        one["descriptor"] = changed(one["descriptor"], options)
+        one["fitting_net"] |= options.get("fitting_net", {})
+        one["descriptor"] = changed(
+            one["descriptor"], {key: value for key, value in options.items() if key != "fitting_net"}
+        )
         for part in (one["descriptor"], *one["descriptor"].get("list", ()), one["fitting_net"]):
             if part.get("type") != "hybrid":
                 part["precision"] = "float32"

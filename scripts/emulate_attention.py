@@ -341,7 +341,7 @@ def cases() -> dict[str, tuple[list[Any], dict[str, Any]]]:
         "float64, bare": ([[5, 17], 1, 33, 40, f64], {}),
         "float64, 64 wide": ([[70, 33], 1, 64, 64, f64], {}),
         "float64, 128 wide, gate": ([[50, 33, 0, 1], 1, 128, 128, f64, "gsa"], {}),
-        "float64, 104 wide, all options": ([[139, 1, 20], 2, 104, 72, f64, "bgsa"], {}),
+        "float64, 112 wide, all options": ([[139, 1, 20], 2, 112, 80, f64, "bgsa"], {}),
         "float32, 200 wide": ([[20, 3], 1, 200, 130, f32, "bgsa"], {}),
         "float32, 32 wide": ([[5, 0, 1, 19, 40], 2, 32, 32, f32], {}),
         "float32, all options": ([[5, 0, 1, 19, 40], 2, 20, 7, f32, "bgsa"], {}),

@@ -4,7 +4,8 @@
 //
 //   Lane l = 4 g + t has rows g and g + 8 of products, and of each eight of their columns 2 t and 2 t + 1. Of
 //   each eight of the depth it takes numbers 2 t and 2 t + 1, in the place of t and t + 4 (common/gpu_mma.h).
-//   So what is made of a pair stands where the next product takes it.
+//   So what is made of a pair stands where the next product takes it. Of each sixteen columns of a sum a lane
+//   has the four from 4 t on, so that it reads two of other rows side by side.
 #pragma once
 
 #include "attention/gpu_plain.h"
@@ -13,7 +14,8 @@
 namespace mdops::gpu_attention {
 
 constexpr int kDoubleWarps = 4, kDoubleThreads = kDoubleWarps * kWarp;
-constexpr int kDoubleWidth = 128, kDoubleEights = kDoubleWidth / 8;
+constexpr int kDoubleWidth = 128, kDoubleEights = kDoubleWidth / 8, kDoubleSixteens = kDoubleEights / 2;
+constexpr int kDoubleAhead = 2;  // sixteens of columns that are read before they are needed
 
 // Numbers of rows by eights of columns, as a lane has them.
 template <int kEights>
@@ -36,6 +38,10 @@ struct DoubleLane {
   __device__ __forceinline__ int column(int eight, int k) const { return 8 * eight + 2 * t + k % 2; }
 };
 
+__device__ __forceinline__ double2 two_of(const double* at) {
+  return *reinterpret_cast<const double2*>(at);
+}
+
 // Products of 16 rows with others, over their width.
 template <int kEights>
 __device__ __forceinline__ void pair_products(const DoubleRows& own, const DoubleRows& others,
@@ -49,14 +55,13 @@ __device__ __forceinline__ void pair_products(const DoubleRows& own, const Doubl
 #pragma unroll
     for (int k = 0; k < 4; ++k) found[n][k] = 0;
   }
-  const auto two = [](const double* at) { return *reinterpret_cast<const double2*>(at); };
 #pragma unroll 2
   for (int d = 0; d < own.width; d += 8) {
-    const double2 x = two(first + d), y = two(second + d);
+    const double2 x = two_of(first + d), y = two_of(second + d);
     const double a[4] = {x.x, y.x, x.y, y.y};
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
-      const double2 b = two(from[n] + d);
+      const double2 b = two_of(from[n] + d);
       multiply_add(found[n], a, b.x, b.y);
     }
   }
@@ -72,13 +77,24 @@ __device__ __forceinline__ void add_products(const DoubleTile<kEights>& coeffici
     if (8 * n >= others.count) break;
     const auto& c = coefficients[n];
     const double a[4] = {c[0], c[2], c[1], c[3]};
-    const double *const first = others.row(lane.column(n, 0)) + lane.g, *const second =
-                                                                            others.row(lane.column(n, 1)) +
-                                                                            lane.g;
+    const double *const first = others.row(lane.column(n, 0)) + 2 * lane.g, *const second =
+                                                                                others.row(
+                                                                                    lane.column(n, 1)) +
+                                                                                2 * lane.g;
+    double2 x[kDoubleAhead + 1], y[kDoubleAhead + 1];
+    const auto ask = [&](int m) {
+      if (m < kDoubleSixteens && 16 * m < others.width)
+        x[m % (kDoubleAhead + 1)] = two_of(first + 16 * m),
+                              y[m % (kDoubleAhead + 1)] = two_of(second + 16 * m);
+    };
 #pragma unroll
-    for (int m = 0; m < kDoubleEights; ++m) {
-      if (8 * m >= others.width) break;
-      multiply_add(sums[m], a, first[8 * m], second[8 * m]);
+    for (int m = 0; m < kDoubleAhead; ++m) ask(m);
+#pragma unroll
+    for (int m = 0; m < kDoubleSixteens; ++m) {
+      if (16 * m >= others.width) break;
+      ask(m + kDoubleAhead);
+      const double2 b0 = x[m % (kDoubleAhead + 1)], b1 = y[m % (kDoubleAhead + 1)];
+      multiply_add(sums[2 * m], a, b0.x, b1.x), multiply_add(sums[2 * m + 1], a, b0.y, b1.y);
     }
   }
 }
@@ -88,13 +104,16 @@ __device__ __forceinline__ void put_sums(double* to, int64_t stride, int count, 
                                          const DoubleTile<kDoubleEights>& sums, const double (&factors)[2]) {
   const DoubleLane lane;
 #pragma unroll
-  for (int m = 0; m < kDoubleEights; ++m) {
-    if (8 * m >= width) break;
+  for (int m = 0; m < kDoubleSixteens; ++m) {
+    if (16 * m >= width) break;
 #pragma unroll
-    for (int k = 0; k < 4; k += 2)
-      if (lane.row(k) < count)
-        *reinterpret_cast<double2*>(to + lane.row(k) * stride + lane.column(m, 0)) = {
-            factors[k / 2] * sums[m][k], factors[k / 2] * sums[m][k + 1]};
+    for (int k = 0; k < 4; k += 2) {
+      if (lane.row(k) >= count) continue;
+      double2* const four = reinterpret_cast<double2*>(to + lane.row(k) * stride + 16 * m + 4 * lane.t);
+      const double factor = factors[k / 2];
+      four[0] = {factor * sums[2 * m][k], factor * sums[2 * m + 1][k]};
+      four[1] = {factor * sums[2 * m][k + 1], factor * sums[2 * m + 1][k + 1]};
+    }
   }
 }
 

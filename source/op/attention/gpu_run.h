@@ -128,7 +128,7 @@ class Attention {
   bool goes_double(std::initializer_list<const void*> tensors) const {
     const Wide all = wide(tensors);
     return std::is_same_v<T, double> && limits_.capability >= 80 && all.keys && all.values &&
-           (p_.width | p_.value_width) % 8 == 0 && std::max(p_.width, p_.value_width) <= kDoubleWidth;
+           (p_.width | p_.value_width) % 16 == 0 && std::max(p_.width, p_.value_width) <= kDoubleWidth;
   }
   template <class K, class R>
   void launch_double(const K& kernel, const R& results) const {

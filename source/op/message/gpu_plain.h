@@ -7,7 +7,7 @@
 
 namespace mdops::gpu_message {
 
-constexpr int kPlainWarps = 4;
+constexpr int kPlainWarps = 4, kPlainBlocks = 8;  // of a block, and of a multiprocessor at once
 constexpr int kPlainFirsts = 32;  // so many a multiprocessor and more have a warp each
 
 // What a warp sums up, a number a column each.
@@ -101,7 +101,7 @@ class PlainRows {
 };
 
 template <class T, Pass pass>
-__global__ void __launch_bounds__(kPlainWarps* kWarp)
+__global__ void __launch_bounds__(kPlainWarps* kWarp, kPlainBlocks)
     plain_kernel(MessageArgs<T> args, Memory<T> memory, int team) {
   const int warp = warp_index(), teams = static_cast<int>(blockDim.x) / kWarp / team;
   PlainRows<T, pass> rows(args, memory);
