@@ -201,11 +201,12 @@ inline __global__ void __launch_bounds__(kDoubleThreads)
           largest[h] + log(total[h]);
 }
 
-// The gradient by q, with that by bias; by k; or by v. The first two have their side's part of those by gate
-// and switch.
+// The gradient by q, with that by bias; by k; or by v. The first two have their side's part of those by
+// gates, up to kGates of them, and switch.
 enum class DoubleSum { queries, keys, values };
+constexpr int kFewGates = 3;
 
-template <DoubleSum kOf>
+template <DoubleSum kOf, int kGates>
 __global__ void __launch_bounds__(kDoubleThreads)
     double_gradient_kernel(TensorArgs<double> p, GradientArgs<double> g) {
   constexpr int kEights = 2;
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(kDoubleThreads)
   const TileRows own{b.own, b.count};
   const bool switched = p.switches != nullptr;
   DoubleTile<kDoubleEights> sums = {};
-  double part[kValues ? 1 : kMostGate + 1][2] = {};
+  double part[kGates + 1][2] = {};
   for (int other = 0; other < b.item.length; other += 8 * kEights) {
     const TileRows others{other, min(8 * kEights, b.item.length - other)};
     const TileRows queries = kQueries ? own : others, keys = kQueries ? others : own;
@@ -246,11 +247,11 @@ __global__ void __launch_bounds__(kDoubleThreads)
             // By the other row's gate and switch.
             const int64_t at = b.item.begin + other + column;
 #pragma unroll
-            for (int m = 0; m < kMostGate; ++m) {
+            for (int m = 0; m < kGates; ++m) {
               if (m >= p.gates) break;
               part[m][k / 2] += pair.e * p.gate[at * p.gates + m];
             }
-            if (switched) part[kMostGate][k / 2] += pair.b * p.switches[at];
+            if (switched) part[kGates][k / 2] += pair.b * p.switches[at];
           }
         }
         s[n][k] = kValues ? pair.pm : pair.x;
@@ -264,11 +265,11 @@ __global__ void __launch_bounds__(kDoubleThreads)
         g.parts + (static_cast<int64_t>((kQueries ? 0 : p.heads) + b.head) * p.rows + row) * (p.gates + 1);
     if (p.gate != nullptr || switched) {
 #pragma unroll
-      for (int m = 0; m <= kMostGate; ++m) {
+      for (int m = 0; m <= kGates; ++m) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const double sum = quad_sum(part[m][h]);
-          const bool is_asked = m < p.gates || m == kMostGate;
+          const bool is_asked = m < p.gates || m == kGates;
           if (is_asked && lane.t == 0 && lane.row(2 * h) < b.count)
             parts[lane.row(2 * h) * (p.gates + 1) + min(m, p.gates)] = sum;
         }

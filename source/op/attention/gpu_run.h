@@ -146,9 +146,13 @@ class Attention {
   bool double_gradients(const GradientArgs<T>& g) const {
     if constexpr (std::is_same_v<T, double>) {
       if (!goes_double({p_.q, p_.k, p_.v, g.grad_out, g.grad_q, g.grad_k, g.grad_v})) return false;
-      launch_double(double_gradient_kernel<DoubleSum::queries>, g);
-      launch_double(double_gradient_kernel<DoubleSum::keys>, g);
-      launch_double(double_gradient_kernel<DoubleSum::values>, g);
+      const auto by_pairs = [&]<int kGates>() {
+        launch_double(double_gradient_kernel<DoubleSum::queries, kGates>, g);
+        launch_double(double_gradient_kernel<DoubleSum::keys, kGates>, g);
+      };
+      p_.gates <= kFewGates ? by_pairs.template operator()<kFewGates>()
+                            : by_pairs.template operator()<kMostGate>();
+      launch_double(double_gradient_kernel<DoubleSum::values, 0>, g);
       return true;
     } else {
       return false;
