@@ -1,6 +1,7 @@
 """Whether operations are done now, or recorded: for later runs on other atoms, or for derivatives."""
 
 import dataclasses
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -36,6 +37,20 @@ def is_exported() -> bool:
 def is_recorded(x: torch.Tensor) -> bool:
     """Whether operations on x are recorded, in a CUDA graph or for an exported model: then no value may be asked."""
     return _exports.get() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
+    """`torch.cuda.graph`, during which no garbage is collected: that may be a graph of an earlier run, and CUDA refuses
+    to free one while another is captured."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, **options):
+            yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def outside_inference_mode(function: Callable[..., T]) -> Callable[..., T]:

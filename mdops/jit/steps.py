@@ -16,6 +16,7 @@ from mdops.evaluators.context import EvaluationContext
 from mdops.jit import kernels
 from mdops.jit.trace import HOST, Span
 from mdops.system import from_atoms
+from mdops.tracing import capturing
 from mdops.verlet import VerletList
 
 TIMESTEP, TEMPERATURE = 0.5, 300.0  # fs, K
@@ -103,7 +104,7 @@ def captured(work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
             work()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
+    with capturing(graph, stream=side):
         work()
     graph.replay()
     torch.cuda.synchronize()

@@ -24,6 +24,7 @@ from mdops.md.engine.structures import Structures
 from mdops.md.guard import Guard, is_refusal, refused_as_input, warn_untrained_virials
 from mdops.md.options import EnsembleSettings
 from mdops.potential import Potential
+from mdops.tracing import capturing
 
 # Of half the skin, how much a block should use up: atoms vary from block to block.
 _USE = 0.8
@@ -481,7 +482,7 @@ class Simulation(ABC, Generic[G, F]):
             if self._propagator.generator is not None:
                 graph.register_generator_state(self._propagator.generator)
             # A stream of this GPU: the one that PyTorch would take is of the GPU that captured first.
-            with torch.cuda.graph(graph, pool=pool, stream=stream):
+            with capturing(graph, pool=pool, stream=stream):
                 self._steps(count, rebuild=rebuild)
             self._graphs[rebuild, count] = graph
         # Each capture begins with the random numbers' place set to 0, in `stream`: not after a replay has set its own.

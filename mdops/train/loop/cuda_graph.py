@@ -15,6 +15,7 @@ from mdops.data.dataset import Dataset
 from mdops.data.device_frames import DeviceFrames, alike
 from mdops.data.neighbor_lists import PairLists
 from mdops.potential import Potential
+from mdops.tracing import capturing
 from mdops.train.loop.captured_optimizer import captured_step
 from mdops.train.loop.prediction import check_frames, predict
 from mdops.train.loop.schedule import FlatBuffer, WeightAverage
@@ -166,14 +167,14 @@ class StepGraphs:
             "stream": self._stream,
             "capture_error_mode": _OWN_THREAD,
         }
-        with torch.cuda.graph(graph, **options):
+        with capturing(graph, **options):
             outcome = self._differentiate(group, static, counts)
         return graph, static, outcome
 
     def _capture_update(self) -> torch.cuda.CUDAGraph:
         """New weights from `grad`, and their average."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode=_OWN_THREAD):
+        with capturing(graph, capture_error_mode=_OWN_THREAD):
             if self._max_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self._weights, self._max_norm)
             captured_step(self.optimizer)
