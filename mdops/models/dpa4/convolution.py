@@ -81,25 +81,26 @@ class DegreeMix(nn.Module):
             begin += size * size
         self.register_buffer("kernel_compact_index", torch.tensor(compact))
         self.register_buffer("kernel_dense_index", torch.tensor(dense))
-        self.width = width
 
     kernel_compact_index: torch.Tensor
     kernel_dense_index: torch.Tensor
 
     def forward(
-        self, turn: torch.Tensor, x: torch.Tensor, radial: torch.Tensor, of: EdgeIndex
+        self, turn: torch.Tensor, x: torch.Tensor, numbers: torch.Tensor, of: EdgeIndex
     ) -> torch.Tensor:
         """Of rows x (N, D, C) of nodes, what is mixed of them in the frame of `turn` (E, R, D), in the order of
-        `by_order`."""
+        `by_order`, by `numbers`."""
         if not self.folds:
-            return self._by_channel(edge_rotate(turn, x, of), radial)
+            return self._by_channel(edge_rotate(turn, x, of), numbers)
         if self.each == 1:
-            return edge_rotate(*self.folded(turn, x, self.numbers(radial)), of)
-        mixed = edge_rotate(self._mixed(turn, radial), x, of).unflatten(1, (self.width, self.each))
+            return edge_rotate(*self.folded(turn, x, numbers), of)
+        each = numbers.unflatten(1, (-1, self.each)).unbind(2)
+        turns = torch.stack([order_mix(own, turn, self.lmax) for own in each], 2).flatten(1, 2)
+        mixed = edge_rotate(turns, x, of).unflatten(1, (-1, self.each))
         return (mixed * self.channel_basis).sum(2)
 
     def numbers(self, radial: torch.Tensor) -> torch.Tensor:
-        """(E, numbers of one K), of radial numbers (E, L + 1, C), where there is one mixture for all channels."""
+        """(E, numbers of all K), of radial numbers (E, L + 1, C)."""
         return radial.flatten(1) @ self.weight
 
     def folded(
@@ -114,19 +115,8 @@ class DegreeMix(nn.Module):
         """Rows of nodes times the factors of the channels, where there is one mixture for all of these."""
         return x if self.channel_basis is None else x * self.channel_basis
 
-    def _mixed(self, turn: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
-        mix = (radial.flatten(1) @ self._dense()).view(-1, self.width * self.each, self.width)
-        return torch.bmm(mix, turn)
-
-    def _dense(self) -> torch.Tensor:
-        """(inputs, R rank R), the weights of the whole matrix, with zeros between different orders."""
-        own = self.weight.unflatten(1, (-1, self.each))[:, self.kernel_compact_index]
-        places = own.new_zeros(len(own), self.width**2, self.each)
-        whole = places.index_copy(1, self.kernel_dense_index, own)
-        return whole.view(-1, self.width, self.width, self.each).transpose(2, 3).flatten(1)
-
-    def _by_channel(self, x: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
-        kernels = (radial.flatten(1) @ self.weight).split([size**2 * self.each for size in self.sizes], 1)
+    def _by_channel(self, x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        kernels = numbers.split([size**2 * self.each for size in self.sizes], 1)
         found, at = [], 0
         for m, (size, flat) in enumerate(zip(self.sizes, kernels, strict=True)):
             orders = 1 if m == 0 else 2
@@ -191,7 +181,10 @@ class Convolution(nn.Module):
     def __init__(self, options: DPA4Options, index: int, lmax: int, mmax: int, kmax: int) -> None:
         super().__init__()
         o, self.options, self.lmax, self.mmax = options, options, lmax, mmax
-        self.mixture, self.bias_of_logits = f"mixture {index}", f"logits {index}"  # names of splines
+        # Names of splines.
+        self.mixture, self.bias_of_logits, self.first_bias = (
+            f"{name} {index}" for name in ("mixture", "logits", "bias")
+        )
         channels, groups, width = o.channels, o.n_focus, o.focus_width
         hidden, layers, function, bias = groups * width, o.mixing_layers, o.so2_function, o.mlp_bias
         self.groups, self.width, self.hidden = groups, width, hidden
@@ -215,6 +208,7 @@ class Convolution(nn.Module):
             self.focus_compete_norm = ScalarNorm(width, groups, o.eps) if o.edge_norm else None
             self.adamw_focus_compete_w = zeros(width, groups)
             self.focus_compete_bias = zeros(groups) if bias else None
+        self.has_first_bias = not self.by_matrices and bias and layers > 0
         self.has_plain_layers = self._has_plain_layers()
         self.by_blocks = self._goes_by_blocks()
         self.radial_hidden_proj = ChannelLinear(channels, hidden) if hidden != channels else None
@@ -439,11 +433,12 @@ class Convolution(nn.Module):
         return torch.einsum("efi,ifh->efh", rows, self.adamw_attn_logit_w).flatten(1)
 
     def radial_functions(self, radial: torch.Tensor) -> dict[str, torch.Tensor]:
-        """By the names of their splines, (E, functions) of radial numbers (E, l, C), of a block that goes `by_blocks`:
-        all that it makes of them."""
-        assert self.radial_degree_mixer is not None
+        """By the names of their splines, (E, functions) of radial numbers (E, l, C): all that is made of them."""
         own = self._radial(radial[:, : self.lmax + 1])
-        found = {self.mixture: self.radial_degree_mixer.numbers(own)}
+        mixer = self.radial_degree_mixer
+        found = {self.mixture: own.flatten(1) if mixer is None else mixer.numbers(own)}
+        if self.has_first_bias:
+            found[self.first_bias] = self._of_first_bias(own[:, 0])
         if self.options.n_atten_head:
             found[self.bias_of_logits] = self._radial_logits(own[:, 0])
         return found
@@ -466,19 +461,29 @@ class Convolution(nn.Module):
         """(..., F C), of an edge's radial numbers (..., C)."""
         return radial if self.radial_hidden_proj is None else self.radial_hidden_proj(radial)
 
-    def _radial_by_degrees(self, edges: Edges) -> torch.Tensor:
-        """(E, L + 1, F C)."""
-        degrees = self.lmax + 1
-        radial = edges.of_edge if edges.of_edge.shape[1] == degrees else edges.of_edge[:, :degrees]
-        return self._radial(radial)
-
     def _mixtures(self, edges: Edges) -> torch.Tensor:
-        """The numbers of edges' mixtures, of messages by blocks."""
-        assert self.radial_degree_mixer is not None
-        numbers = edges.by_splines(self.mixture)
-        return (
-            self.radial_degree_mixer.numbers(self._radial_by_degrees(edges)) if numbers is None else numbers
-        )
+        """(E, numbers of all mixtures), or where degrees are not mixed (E, (L + 1) F C)."""
+        numbers, mixer = edges.by_splines(self.mixture), self.radial_degree_mixer
+        if numbers is not None:
+            return numbers
+        radial = self._radial(edges.of_edge[:, : self.lmax + 1])
+        return radial.flatten(1) if mixer is None else mixer.numbers(radial)
+
+    def _radial_by_degrees(self, edges: Edges) -> torch.Tensor:
+        """(E, L + 1, F C), where degrees are not mixed."""
+        return self._mixtures(edges).unflatten(1, (self.lmax + 1, self.hidden))
+
+    def _first_bias(self, edges: Edges) -> torch.Tensor:
+        """(E, F, outputs) that the first layer adds to scalars. It vanishes with the message: it is times the radial
+        numbers of l = 0 and the envelope."""
+        found = edges.by_splines(self.first_bias)
+        found = self._of_first_bias(self._radial(edges.scalars)) if found is None else found
+        return (found * edges.envelope).unflatten(1, (self.groups, -1))
+
+    def _of_first_bias(self, scalars: torch.Tensor) -> torch.Tensor:
+        """(E, F outputs), of radial numbers (E, F C) of l = 0."""
+        bias = self.so2_linears[0].bias0.view(self.groups, -1, self.width)
+        return (scalars.view(-1, self.groups, 1, self.width) * bias).flatten(1)
 
     def _message_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
         """(N, D, C), the sums of messages with weights (E, H) of H equal parts of channels."""
@@ -689,23 +694,19 @@ class Convolution(nn.Module):
 
     def _in_frame(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
         turn, mixer = edges.rotations[self.lmax, self.mmax], self.radial_degree_mixer
-        of_neighbor, radial = edges.of_neighbor, None
-        if self.by_blocks and mixer is not None:
-            local = edge_rotate(*mixer.folded(turn, x, self._mixtures(edges)), of_neighbor)
+        if mixer is None:
+            radial = spread(self._radial_by_degrees(edges), self._runs_by_order)
+            local = edge_rotate(turn, x, edges.of_neighbor) * radial
         else:
-            radial = self._radial_by_degrees(edges)
-            if mixer is None:
-                local = edge_rotate(turn, x, of_neighbor) * spread(radial, self._runs_by_order)
-            else:
-                local = mixer(turn, x, radial, of_neighbor)
+            local = mixer(turn, x, self._mixtures(edges), edges.of_neighbor)
         rows = local.unflatten(2, (self.groups, self.width))
         if self.node_wise_grid_product is not None:
             own = edge_rotate(turn, x, edges.of_center)
             rows = rows + self.node_wise_grid_product(rows, own.unflatten(2, (self.groups, self.width)))
-        return self._competing(self._layers(rows, edges, radial).flatten(2), rows[:, 0].flatten(1))
+        return self._competing(self._layers(rows, edges).flatten(2), rows[:, 0].flatten(1))
 
-    def _layers(self, rows: torch.Tensor, edges: Edges, radial: torch.Tensor | None) -> torch.Tensor:
-        """The products by blocks, of rows (E, R, F, C) and, where there are biases, radial numbers (E, L + 1, F C)."""
+    def _layers(self, rows: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """The products by blocks, of rows (E, R, F, C)."""
         width = self._fused_width(rows) if edges.once else None
         if width is not None:
             count, parts = width // self.width, []
@@ -722,15 +723,9 @@ class Convolution(nn.Module):
                 mix: Any = self.so2_layer_attn_res[k]
                 rows = mix(before, rows, lambda one: one[:, 0].flatten(1))
             found = linear(norm(rows))
-            if k == 0 and linear.bias0 is not None and radial is not None:
-                # A bias that vanishes with the message: times the radial numbers of l = 0 and the envelope.
-                times = (
-                    radial[:, 0]
-                    .unflatten(1, (self.groups, self.width))
-                    .repeat(1, 1, linear.outputs // self.width)
-                )
-                bias = linear.bias0.view(self.groups, -1)
-                found = plus_scalar(found, (bias * (times * edges.envelope[:, :, None] - 1))[:, None])
+            if k == 0 and self.has_first_bias:
+                added = self._first_bias(edges) - linear.bias0.view(self.groups, -1)
+                found = plus_scalar(found, added[:, None])
             found = function(found)
             if self.adam_so2_layer_scales is not None:
                 found = found * self.adam_so2_layer_scales[k]
