@@ -562,7 +562,7 @@ class Convolution(nn.Module):
         for turn, own in zip(turns, rows, strict=True):
             sums.append(self._sums_turned_back(turn, own[:, :, :channels], weights, edges) * self._rescale)
         if bias is not None:
-            own = _weighted(bias[..., None, :channels].expand(len(weights), -1, -1), weights)
+            own = _weighted(bias[..., None, :channels].expand(weights.shape[0], -1, -1), weights)
             added = edge_scatter(own.flatten(1), edges.of_center)[:, None]
             sums.append(nn.functional.pad(added, (0, 0, 0, len(self._rescale) - 1)))
         return functools.reduce(torch.add, sums)
