@@ -458,6 +458,8 @@ def test_groups_of_channels_go_by_fused_layers_in_simulations(options, device, d
         {"layer_scale": True, "mixing_layers": 1},
         {"activation_function": "gelu", "n_focus": 3, "focus_dim": 4},
         {"so2_norm": True, "activation_function": "silut:2.0"},
+        {"s2_activation": [True, False], "n_focus": 2, "mlp_bias": True},
+        {"s2_activation": [True, True], "so2_norm": True, "layer_scale": True, "radial_so2_mode": "none"},
         {"so2_norm": True, "mlp_bias": True, "layer_scale": True, "radial_so2_rank": 0},
     ],
 )

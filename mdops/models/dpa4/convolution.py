@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from mdops.models.dpa4.cartesian import EdgeMatrices, NodeMatrices
 from mdops.models.dpa4.edges import Edges
-from mdops.models.dpa4.layers import Layer, layer_of, plus_first, through
+from mdops.models.dpa4.layers import GridLayer, Layer, layer_of, plus_first, through
 from mdops.models.dpa4.mixing import DepthMix, drawn, focus_shares, null_mass
 from mdops.models.dpa4.once import GridOnce, MessagesOnce, NormOnce
 from mdops.models.dpa4.options import DPA4Options
@@ -245,10 +245,10 @@ class Convolution(nn.Module):
     def _kinds_of_layers(self) -> tuple[bool, bool]:
         """Whether `Layer` has the layers, and whether these are products and gates with silu alone."""
         o = self.options
-        gates = not o.s2_activation[0] and o.so2_attn_res == "none"
-        more = o.so2_norm or o.layer_scale or o.mlp_bias or o.so2_function != "silu"
-        there = self.in_frames and o.mixing_layers > 0 and gates
-        return there and self.mmax > 0 and not (o.so2_norm and self.mmax > 1), there and not more
+        there = self.in_frames and o.mixing_layers > 0 and o.so2_attn_res == "none"
+        whole = o.so2_norm or o.s2_activation[0]  # what makes rows of all orders depend on each other
+        more = whole or o.layer_scale or o.mlp_bias or o.so2_function != "silu"
+        return there and self.mmax > 0 and not (whole and self.mmax > 1), there and not more
 
     def _mixes_first(self) -> bool:
         """Whether rows in their frames begin as one mixture for all channels, and layers and sums are all that happens
@@ -689,27 +689,25 @@ class Convolution(nn.Module):
         gates = [one.gate for one in layers if one.gate is not None]
         return [one.middle for one in layers], [one.both for one in layers], gates
 
-    def _layers_once(self, groups: range, x: torch.Tensor) -> list[Layer]:
+    def _layers_once(self, groups: range, x: torch.Tensor) -> Any:
         """The layers, of rows x that have the channels of these groups, one behind the other, and zeros."""
         width = x.shape[-1]
 
-        def make() -> list[Layer]:
+        def make() -> list[Layer | GridLayer]:
             scales: Any = self.adam_so2_layer_scales or [None] * len(self.so2_linears)
-            parts: Any = zip(
-                self.so2_linears, self.non_linearities, self.so2_inter_norms, scales, strict=True
-            )
-            function, first = self.options.so2_function, self.so2_linears[0]
-            place = groups, width, function
-            adds = self.has_first_bias
-            return [layer_of(*of, *place, adds=adds and of[0] is first) for of in parts]
+            adds = [self.has_first_bias] + [False] * (len(scales) - 1)
+            parts: Any = (self.so2_linears, self.non_linearities, self.so2_inter_norms, scales, adds)
+            place = groups, width, self.options.so2_function
+            return [layer_of(*of, *place) for of in zip(*parts, strict=True)]
 
         return make() if is_exported() else self._kept(self, f"layers {groups} {width}", make, at=x)
 
     def _biases(self, edges: Edges, groups: range, width: int) -> torch.Tensor | None:
-        """(E, C), what the first layer adds to scalars of these groups."""
+        """(E, C), what the first layer adds to scalars of these groups, or (E, 2 C), as `GridLayer` has them."""
         if not self.has_first_bias:
             return None
-        return _widened(self._first_bias(edges)[:, groups.start : groups.stop].flatten(1), width)
+        parts = self._first_bias(edges)[:, groups.start : groups.stop].unflatten(2, (-1, self.width))
+        return _widened(parts.transpose(1, 2).flatten(2), width).flatten(1)
 
     def _blocks(self, turn: torch.Tensor, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
         """What `_in_frame` gives, block by block, of one group of channels and plain layers."""

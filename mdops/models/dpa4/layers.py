@@ -9,11 +9,14 @@ from torch import nn
 from torch.nn.functional import pad
 
 from mdops.nn.equivariant.gate import Gate
+from mdops.nn.equivariant.grid import GridNet
 from mdops.nn.equivariant.linear import OrderLinear
 from mdops.nn.equivariant.norm import OrderNorm
 from mdops.ops import linear, so2_layer
 from mdops.ops._once import OPS, once
 from mdops.ops.activation import kernel_code
+
+Norm = tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, bool]
 
 
 class Layer(NamedTuple):
@@ -48,7 +51,7 @@ class Layer(NamedTuple):
     bias: torch.Tensor | None = None
     gate_bias: torch.Tensor | None = None
     adds: bool = False
-    norm: tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, bool] | None = None
+    norm: Norm | None = None
 
     def of(
         self, rows: Sequence[torch.Tensor], biases: torch.Tensor | None, matmul: str
@@ -71,8 +74,39 @@ class Layer(NamedTuple):
         return bias if bias is None or self.scale is None else bias * self.scale
 
 
+class GridLayer(NamedTuple):
+    """y = x + a g(u, v): a layer of rows of m = 0 and |m| = 1 with a product of functions on the sphere, as `GridNet`
+    has it, where u and v are products of x, or of what a norm makes of it, with biases in their scalars.
+
+    Attributes:
+        left, right: W and [U V] of u and of v, less one.
+        to, back: matrices of the grid.
+        gate, gate_bias: of the gates, (2 C, C) and (C,), which scalars of both have.
+        bias: of u and of v, (2 C,).
+        scale, adds, norm: as `Layer` has them.
+    """
+
+    left: tuple[torch.Tensor, torch.Tensor]
+    right: tuple[torch.Tensor, torch.Tensor]
+    to: torch.Tensor
+    back: torch.Tensor
+    gate: torch.Tensor
+    gate_bias: torch.Tensor | None
+    bias: torch.Tensor | None
+    scale: torch.Tensor | None
+    adds: bool
+    norm: Norm | None
+
+    def of(
+        self, rows: Sequence[torch.Tensor], biases: torch.Tensor | None, matmul: str
+    ) -> list[torch.Tensor]:
+        """As of a `Layer`; there are no larger |m|."""
+        (x,), more = rows, ([biases] if self.adds and biases is not None else [])
+        return [once(_OnGrid(self, matmul), x, *more)]
+
+
 def through(
-    layers: Sequence[Layer], rows: list[torch.Tensor], biases: torch.Tensor | None, matmul: str
+    layers: Sequence[Layer | GridLayer], rows: list[torch.Tensor], biases: torch.Tensor | None, matmul: str
 ) -> list[torch.Tensor]:
     """Rows of m = 0 and |m| = 1, and of each larger |m|, after these layers. biases: of each edge, for the first."""
     for layer in layers:
@@ -92,9 +126,9 @@ class _Gated(NamedTuple):
     layer: Layer
     matmul: str
 
-    def forward(self, x: torch.Tensor, *given: torch.Tensor) -> Any:
-        own, c = self.layer, x.shape[2]
-        others, bias = (given[:-1], given[-1]) if own.adds else (given, own.bias)
+    def forward(self, *given: torch.Tensor) -> Any:
+        own, (x, *others) = self.layer, given
+        bias, c = others.pop() if own.adds else own.bias, x.shape[2]
         assert own.gate is not None and own.scalars is not None
         normed = x if own.norm is None else OPS.degree_norm(x, *own.norm)
         z = OPS.so2_layer(normed, own.middle, own.both, self._gate_of_op(x), self.matmul)
@@ -118,10 +152,9 @@ class _Gated(NamedTuple):
             products.append(product)
         return tuple(found), [normed, z, s, logits, *products]
 
-    def backward(
-        self, given: Sequence[torch.Tensor], kept: Sequence[Any], grad: torch.Tensor, *grads: torch.Tensor
-    ) -> Any:
+    def backward(self, given: Sequence[torch.Tensor], kept: Sequence[Any], *grads: Any) -> Any:
         own, x, (normed, z, s, logits, *products) = self.layer, given[0], kept
+        grad, *by_rows = grads
         assert own.gate is not None and own.scalars is not None
         c, by_z, by_logits, by_s = x.shape[2], grad, torch.zeros_like(logits), None
         if own.function is not None:
@@ -136,7 +169,7 @@ class _Gated(NamedTuple):
                 by_row *= factors.view_as(by_row)
             by_logits = torch.ops.aten.sigmoid_backward(by_logits, factors)
         by_others = []
-        for k, (by_row, product, weight) in enumerate(zip(grads, products, own.others, strict=True)):
+        for k, (by_row, product, weight) in enumerate(zip(by_rows, products, own.others, strict=True)):
             gates = slice((k + 1) * c, None)
             by_product, by_gates = OPS.row_gate_backward(by_row.view_as(product), product, logits[:, gates])
             by_logits[:, gates] += by_gates
@@ -160,75 +193,121 @@ class _Gated(NamedTuple):
         return own.gate if own.is_gated and own.gate is not None else x.new_empty(0, 0)
 
 
+class _OnGrid(NamedTuple):
+    layer: GridLayer
+    matmul: str
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        own, (x, *biases) = self.layer, given
+        none = x.new_empty(0, 0)
+        normed = x if own.norm is None else OPS.degree_norm(x, *own.norm)
+        both = [OPS.so2_layer(normed, *weights, none, self.matmul) for weights in (own.left, own.right)]
+        bias = biases[0] if own.adds else own.bias
+        if bias is not None:
+            for one, added in zip(both, bias.chunk(2, -1), strict=True):
+                one[:, 0] += added
+        scalars = torch.cat([one[:, 0] for one in both], 1)
+        gates = linear(scalars, own.gate, own.gate_bias)
+        product = OPS.grid_product(own.to, own.to, own.back, *both, False)
+        y = OPS.scalar_gate(product, gates, scalars)
+        if own.scale is not None:
+            y *= own.scale
+        return y.add_(x), [normed, *both, scalars, gates, product]
+
+    def backward(self, given: Sequence[torch.Tensor], kept: Sequence[Any], *grads: Any) -> Any:
+        (grad,), own, (normed, u, v, scalars, gates, product) = grads, self.layer, kept
+        by_y = grad if own.scale is None else grad * own.scale
+        by_product, by_gates, by_scalars = OPS.scalar_gate_backward(by_y, product, gates, scalars)
+        by_scalars.addmm_(by_gates, own.gate.T)
+        by_u = OPS.grid_product(own.back, own.to, own.to, by_product, v, False)
+        by_v = OPS.grid_product(own.to, own.back, own.to, u, by_product, False)
+        found, none = [], normed.new_empty(0, 0)
+        pairs = zip((by_u, by_v), by_scalars.chunk(2, 1), (own.left, own.right), strict=True)
+        for one, by_first, weights in pairs:
+            one[:, 0] += by_first
+            found.append(OPS.so2_layer_backward(one, normed, *weights, none, self.matmul, one))
+        by_x = found[0].add_(found[1])
+        by_x = by_x if own.norm is None else OPS.degree_norm_backward(by_x, given[0], *own.norm)
+        by_biases = [torch.cat([by_u[:, 0], by_v[:, 0]], 1)] if own.adds else []
+        return by_x.add_(grad), *by_biases
+
+
 def _gated_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Those of m = 0, -1 and 1 but for the scalars: (E, L, C) each."""
     return x[:, 1:].unflatten(1, (3, -1)).unbind(1)
 
 
 def layer_of(
-    linear: OrderLinear,
-    gate: Any,
+    product: OrderLinear,
+    gate: nn.Module,
     norm: nn.Module,
     scale: torch.Tensor | None,
+    adds: bool,
     groups: range,
     width: int,
     function: str,
-    adds: bool,
-) -> Layer:
+) -> Layer | GridLayer:
     """Of some of the groups of channels, one behind the other, in rows of so many channels.
 
     Args:
-        gate: a `Gate`, or anything else: there is none. norm: an `OrderNorm`, or anything else.
-        scale: (F, C), of what is added. function: of the gate. adds: as `Layer` has it.
+        gate: a `Gate` or a `GridNet`, or anything else: there is none. norm: an `OrderNorm`, or anything else.
+        scale: (F, C), of what is added. adds: as `Layer` has it. function: of the gate.
     """
-    c = linear.outputs
+    c = product.inputs
 
-    def wide(weight: torch.Tensor) -> torch.Tensor:
-        """Of an array of rows, or one row, of all groups."""
-        if linear.groups == 1 and width == c:
+    def wide(weight: torch.Tensor, parts: int = 1, part: int = 0) -> torch.Tensor:
+        """An array of rows, or one row, of all groups; one of several parts of outputs."""
+        if product.groups == parts == 1 and width == c:
             return weight
-        found = []
-        for place, own in enumerate(weight.chunk(linear.groups, -1)[groups.start : groups.stop]):
+        found, of_groups = [], weight.unflatten(-1, (product.groups, -1, parts, c))[..., part, :]
+        for place, own in enumerate(of_groups.unbind(-3)[groups.start : groups.stop]):
             around = place * c, width - (place + 1) * c
-            if own.dim() == 1:
-                found.append(pad(own.view(-1, c), around).flatten())
+            if own.dim() == 2:
+                found.append(pad(own, around).flatten())
             else:
-                parts = pad(own.reshape(len(own) // c, c, -1, c), (*around, 0, 0, *around))
-                found.append(parts.flatten(2).flatten(0, 1))
+                rows = pad(own.unflatten(0, (-1, c)), (*around, 0, 0, *around))
+                found.append(rows.flatten(2).flatten(0, 1))
         return functools.reduce(torch.add, found)
 
-    middle, both, *more = map(wide, (linear.weight_m0, *linear.weight_m))
+    of_norm = norm.constants_of(groups.start) if isinstance(norm, OrderNorm) else None
     scale = None if scale is None else wide(scale.flatten())
-    bias = None if linear.bias0 is None else wide(linear.bias0)
+    if isinstance(gate, GridNet):
+        weights = [[wide(one, 2, k) for one in (product.weight_m0, product.weight_m[0])] for k in range(2)]
+        left, right = ((_less_one(middle), _less_one(both)) for middle, both in weights)
+        of_both = None if product.bias0 is None else torch.cat([wide(product.bias0, 2, k) for k in range(2)])
+        to, back, *_, weight = gate.constants
+        gate_bias = None if gate.scalar_gate.bias is None else wide(gate.scalar_gate.bias)
+        return GridLayer(left, right, to, back, wide(weight), gate_bias, of_both, scale, adds, of_norm)
+    middle, both, *more = map(wide, (product.weight_m0, *product.weight_m))
     halves = [one.chunk(2, 1) for one in more]
     others = [torch.cat([torch.cat([u, v], 1), torch.cat([-v, u], 1)]) for u, v in halves]
-    is_gated = isinstance(gate, Gate)
+    bias = None if product.bias0 is None else wide(product.bias0)
     scalars = middle[:, :width].contiguous()
     if scale is not None:
         middle, both, *others = (one * scale.repeat(one.shape[1] // width) for one in (middle, both, *others))
-    if not is_gated:
+    if not isinstance(gate, Gate):
         others = [one + torch.eye(len(one)).to(one) for one in others]
         return Layer(middle, both, tuple(others), bias=bias, scale=scale, adds=adds)
     if scale is not None:
         middle = torch.cat([scalars, middle[:, width:]], 1)
-    constants = norm.constants_of(groups.start) if isinstance(norm, OrderNorm) else None
-    by_op = bias is None and constants is None
-    if not by_op:
-        middle = middle - torch.eye(len(middle)).to(middle)
-        both = both - torch.eye(*both.shape).to(both)
-    usual = by_op and scale is None and function == "silu"
-    gate_bias = gate.gate_linear.bias
+    is_gated, gates = bias is None and of_norm is None, gate.gate_linear
+    usual = is_gated and scale is None and function == "silu"
     return Layer(
-        middle,
-        both,
+        middle if is_gated else _less_one(middle),
+        both if is_gated else _less_one(both),
         tuple(others),
-        gate=wide(gate.gate_linear.weight),
+        gate=wide(gates.weight),
         scalars=scalars,
-        is_gated=by_op,
+        is_gated=is_gated,
         function=None if usual else kernel_code(function),
         scale=scale,
         bias=bias,
-        gate_bias=None if gate_bias is None else wide(gate_bias),
+        gate_bias=None if gates.bias is None else wide(gates.bias),
         adds=adds,
-        norm=constants,
+        norm=of_norm,
     )
+
+
+def _less_one(weight: torch.Tensor) -> torch.Tensor:
+    """W, or [U V], less one in W or U."""
+    return weight - torch.eye(*weight.shape).to(weight)
