@@ -10,6 +10,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from mdops.models.dpa4.cartesian import EdgeMatrices, NodeMatrices
+from mdops.models.dpa4.degree_mix import DegreeMix
 from mdops.models.dpa4.edges import Edges
 from mdops.models.dpa4.layers import GridLayer, Layer, layer_of, plus_first, through
 from mdops.models.dpa4.mixing import DepthMix, drawn, focus_shares, null_mass
@@ -24,7 +25,6 @@ from mdops.nn.equivariant.linear import (
     DegreeLinear,
     GroupLinear,
     OrderLinear,
-    draw_truncated,
     plus_scalar,
     zeros,
 )
@@ -54,81 +54,6 @@ from mdops.tracing import is_exported
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
 _LayerWeights = tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]
-
-
-class DegreeMix(nn.Module):
-    """y_lm = sum_l' K_ll'|m| x_l'm in blocks of equal |m|, where K is a product of the edge's radial numbers: one for
-    all channels, or for each, or a sum of `rank` such with trained factors of the channels."""
-
-    channel_basis: torch.Tensor | None
-
-    def __init__(self, lmax: int, mmax: int, channels: int, by_channel: bool, rank: int) -> None:
-        super().__init__()
-        sizes = [lmax + 1 - m for m in range(mmax + 1)]
-        self.lmax, self.channels, self.sizes = lmax, channels, sizes
-        self.each = channels if by_channel and not rank else rank if by_channel else 1
-        kernels = sum(size * size for size in sizes)
-        self.weight = zeros((lmax + 1) * channels, kernels * self.each)
-        self.channel_basis = zeros(rank, channels) if by_channel and rank else None
-        self.folds = not by_channel or rank > 0
-        compact, dense, begin, at, width = [], [], 0, 0, len(by_order(lmax, mmax))
-        for m, size in enumerate(sizes):
-            for _ in range(1 if m == 0 else 2):
-                compact += [begin + k for k in range(size * size)]
-                dense += [(at + out) * width + at + k for k in range(size) for out in range(size)]
-                at += size
-            begin += size * size
-        self.register_buffer("kernel_compact_index", torch.tensor(compact))
-        self.register_buffer("kernel_dense_index", torch.tensor(dense))
-
-    kernel_compact_index: torch.Tensor
-    kernel_dense_index: torch.Tensor
-
-    def forward(
-        self, turn: torch.Tensor, x: torch.Tensor, numbers: torch.Tensor, of: EdgeIndex
-    ) -> torch.Tensor:
-        """Of rows x (N, D, C) of nodes, what is mixed of them in the frame of `turn` (E, R, D), in the order of
-        `by_order`, by `numbers`."""
-        if not self.folds:
-            return self._by_channel(edge_rotate(turn, x, of), numbers)
-        if self.each == 1:
-            return edge_rotate(*self.folded(turn, x, numbers), of)
-        each = numbers.unflatten(1, (-1, self.each)).unbind(2)
-        turns = torch.stack([order_mix(own, turn, self.lmax) for own in each], 2).flatten(1, 2)
-        mixed = edge_rotate(turns, x, of).unflatten(1, (-1, self.each))
-        return (mixed * self.channel_basis).sum(2)
-
-    def numbers(self, radial: torch.Tensor) -> torch.Tensor:
-        """(E, numbers of all K), of radial numbers (E, L + 1, C)."""
-        return radial.flatten(1) @ self.weight
-
-    def folded(
-        self, turn: torch.Tensor, x: torch.Tensor, numbers: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Matrices (E, R, D) and rows of nodes whose products these are, of one mixture for all channels."""
-        # The mixture goes into the rotation, which has fewer columns than there are channels; and there are fewer nodes
-        # than edges.
-        return order_mix(numbers, turn, self.lmax), self.scaled(x)
-
-    def scaled(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows of nodes times the factors of the channels, where there is one mixture for all of these."""
-        return x if self.channel_basis is None else x * self.channel_basis
-
-    def _by_channel(self, x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        kernels = numbers.split([size**2 * self.each for size in self.sizes], 1)
-        found, at = [], 0
-        for m, (size, flat) in enumerate(zip(self.sizes, kernels, strict=True)):
-            orders = 1 if m == 0 else 2
-            rows = x[:, at : at + orders * size].unflatten(1, (orders, size))
-            kernel = flat.view(-1, 1, size, size, self.each)  # from the first degree to the second
-            found.append((kernel * rows[:, :, :, None]).sum(2).flatten(1, 2))
-            at += orders * size
-        return torch.cat(found, 1)
-
-    def reset(self, random: np.random.Generator) -> None:
-        draw_truncated(self.weight, random, *self.weight.shape)
-        if self.channel_basis is not None:
-            draw_truncated(self.channel_basis, random, *self.channel_basis.shape)
 
 
 class _SumOfRun(torch.autograd.Function):
@@ -166,8 +91,9 @@ def _widened(rows: torch.Tensor, width: int) -> torch.Tensor:
 
 def _weighted(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Rows (E, D, C) times weights (E, H) of H equal parts of their channels."""
-    parts = x.unflatten(2, (weights.shape[1], -1))
-    return (parts * weights[:, None, :, None]).flatten(2)
+    if weights.shape[1] > 1:
+        weights = weights[:, :, None].expand(-1, -1, x.shape[2] // weights.shape[1]).flatten(1)
+    return x * weights[:, None]
 
 
 class Convolution(nn.Module):
@@ -696,9 +622,9 @@ class Convolution(nn.Module):
         def make() -> list[Layer | GridLayer]:
             scales: Any = self.adam_so2_layer_scales or [None] * len(self.so2_linears)
             adds = [self.has_first_bias] + [False] * (len(scales) - 1)
-            parts: Any = (self.so2_linears, self.non_linearities, self.so2_inter_norms, scales, adds)
             place = groups, width, self.options.so2_function
-            return [layer_of(*of, *place) for of in zip(*parts, strict=True)]
+            parts: Any = (self.so2_linears, self.non_linearities, self.so2_inter_norms, scales, adds)
+            return [layer_of(a, b, c, d, e, *place) for a, b, c, d, e in zip(*parts, strict=True)]
 
         return make() if is_exported() else self._kept(self, f"layers {groups} {width}", make, at=x)
 
@@ -732,7 +658,7 @@ class Convolution(nn.Module):
             radial = spread(self._radial_by_degrees(edges), self._runs_by_order)
             local = edge_rotate(turn, x, edges.of_neighbor) * radial
         else:
-            local = mixer(turn, x, self._mixtures(edges), edges.of_neighbor)
+            local = mixer(turn, x, self._mixtures(edges), edges.of_neighbor, edges.once)
         if self.node_wise_grid_product is None:
             return local
         own = edge_rotate(turn, x, edges.of_center)
