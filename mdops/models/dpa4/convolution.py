@@ -393,7 +393,8 @@ class Convolution(nn.Module):
         numbers, mixer = edges.by_splines(self.mixture), self.radial_degree_mixer
         if numbers is not None:
             return numbers
-        radial = self._radial(edges.of_edge[:, : self.lmax + 1])
+        degrees, of_edge = self.lmax + 1, edges.of_edge
+        radial = self._radial(of_edge if of_edge.shape[1] == degrees else of_edge[:, :degrees])
         return radial.flatten(1) if mixer is None else mixer.numbers(radial)
 
     def _radial_by_degrees(self, edges: Edges) -> torch.Tensor:
