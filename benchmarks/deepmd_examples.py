@@ -1,7 +1,8 @@
 """The models of DeePMD-kit's examples for water, beside DeePMD-kit in the same run, on two cores or a GPU.
 
     python benchmarks/deepmd_examples.py PYTHON_WITH_DEEPMD --inputs examples/water [--atoms 192 1536]
-        [--device cuda --atoms 12288] [--names se_e3 ...] [--rounds 3] [--clock process_time] [--json FILE]
+        [--device cuda --atoms 12288] [--names dpa4 ...] [--options '{"mmax": 2}' ...] [--rounds 3]
+        [--clock process_time] [--json FILE]
     python benchmarks/deepmd_examples.py PYTHON_WITH_DEEPMD --inputs examples/water --calculator [--threads 1 2]
         [--files MODEL.dp ...] [--names ...] [--rounds 9] [--json FILE]
 
@@ -14,7 +15,8 @@ a large box does not fit into a GPU. Of DPA-4, which it does not freeze as .pth,
 answer with energy, forces and virial. Of mdops `step` has the list given, too, and `whole` makes it; on a GPU `step` is
 the kernels of one, in a CUDA graph, and `whole` an NVT step of the engine at 300 K, which keeps its list. Ways in turn,
 medians. Where others compute, too, `--clock process_time` counts the time of the processors, of all threads together;
-OMP_NUM_THREADS sets their number.
+OMP_NUM_THREADS sets their number. `--options` has options of the descriptor in the place of the input's, each of these
+objects in a run of its own.
 
 With `--calculator` a time is of a whole call of each for small dense cells, and a cluster of 12 atoms: of the ASE
 calculator of mdops, for positions that change a little, and of `DeepPot`, which is all that DeePMD-kit's calculator
@@ -29,7 +31,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +285,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536])
     parser.add_argument("--names", nargs="*", choices=[*INPUTS], default=[*INPUTS])
+    parser.add_argument("--options", type=json.loads, nargs="+", default=[{}], help="as JSON")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clock", choices=["perf_counter", "process_time"], default="perf_counter")
     parser.add_argument("--calculator", action="store_true")
@@ -310,7 +313,17 @@ def main() -> None:
             if args.json:
                 args.json.write_text(json.dumps(results, indent=1) + "\n")
         return
-    models = {name: model_of(name, args.inputs) for name in args.names}
+    for options in args.options:
+        for found in of_options(args, options):
+            results["runs"] |= found
+            if args.json:
+                args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def of_options(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The results of one model after the other."""
+    more = "".join(f", {name} {json.dumps(value)}" for name, value in options.items())
+    models = {f"{name}{more}": model_of(name, args.inputs, **options) for name in args.names}
     boxes = [sample_box(n, ["O", "H"]) for n in args.atoms]
     with contextlib.ExitStack() as stack:
         others = {
@@ -328,11 +341,8 @@ def main() -> None:
             with contextlib.suppress(RuntimeError):  # which is told below
                 other.wait()
         for name, potential in models.items():
-            results["runs"] |= one_model(
-                name, potential.to(args.device), boxes, others[name], args.rounds, args.clock
-            )
-            if args.json:
-                args.json.write_text(json.dumps(results, indent=1) + "\n")
+            given = potential.to(args.device), boxes, others[name], args.rounds, args.clock
+            yield one_model(name, *given)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from mdops.models.dpa4 import convolution
 from mdops.models.dpa4.descriptor import DPA4
 from mdops.models.dpa4.once import BlockOnce
 from mdops.models.graph import Room
+from mdops.system import from_atoms
 from mdops.train import PairLists, load_dataset
 from mdops.train.config.read import parse_config
 from mdops.train.model.random import random_potential
@@ -440,29 +441,102 @@ def test_groups_of_channels_go_by_fused_layers_in_simulations(options, device, d
         {"radial_so2_rank": 0, "n_focus": 2, "edge_norm": True},
         {"radial_so2_rank": 2, "node_wise_so3": True, "n_focus": 3, "focus_dim": 4},
         {"atten_v_proj": True, "atten_f_mix": True, "n_focus": 2},
+        {"mmax": 2},
+        {
+            "mmax": 3,
+            "lmax": 3,
+            "n_atten_head": 2,
+            "n_focus": 2,
+            "focus_dim": 4,
+            "activation_function": "tanh",
+        },
+        {"l_schedule": [3, 2], "m_schedule": [2, 1], "radial_so2_mode": "none", "mlp_bias": True},
+        {"mlp_bias": True, "layer_scale": True, "n_focus": 2, "edge_norm": True},
+        {"mlp_bias": True, "layer_scale": True, "mixing_layers": 1, "n_atten_head": 2},
+        {"mlp_bias": True, "mmax": 2, "lmax": 3, "atten_v_proj": True, "activation_function": "softplus"},
+        {"layer_scale": True, "mmax": 2, "n_atten_head": 0},
+        {"layer_scale": True, "mixing_layers": 1},
+        {"activation_function": "gelu", "n_focus": 3, "focus_dim": 4},
+        {"so2_norm": True, "activation_function": "silut:2.0"},
+        {"s2_activation": [True, False], "n_focus": 2, "mlp_bias": True},
+        {"s2_activation": [True, True], "so2_norm": True, "layer_scale": True, "radial_so2_mode": "none"},
+        {"so2_norm": True, "mlp_bias": True, "layer_scale": True, "radial_so2_rank": 0},
     ],
 )
-def test_layers_behind_other_rows_are_fused_in_simulations(options, monkeypatch):
-    """Of mixtures of each channel, products of both ends, or attention that reads messages."""
+def test_other_layers_are_fused_in_simulations(options, monkeypatch):
+    """Behind mixtures of each channel, products of both ends, or attention that reads messages, and of higher orders,
+    with biases, scales, norms and other functions."""
     usual = {"radial_so2_mode": "degree_channel", "radial_so2_rank": 1, "mmax": 1}
     given = {**INPUT, **usual, "channels": 6, "lmax": 2, "mixing_layers": 3, **options}
     potential, atoms = with_all_weights(kinds.new_potential(given)), kinds.alloy()
     lonely = atoms[:1]
     lonely.pbc = False
     boxes = [atoms, lonely]  # an atom alone has no edges
-    calls, op, found = [], torch.ops.mdops.so2_layer, []
-    monkeypatch.setattr(torch.ops.mdops, "so2_layer", lambda *args: (calls.append(1), op(*args))[1])
-    for more in (0, -1, 1):  # of two groups' channels: rows of one group, with zeros, and of two
+    calls, through, found = [], convolution.through, []
+    monkeypatch.setattr(convolution, "through", lambda *args: (calls.append(1), through(*args))[1])
+    for more in (-1, 1, 0):  # of two groups' channels: rows with zeros, of two groups, and of one
         width = (lambda x, degrees, own: own) if not more else lambda x, degrees, own, n=more: 2 * own + n
         monkeypatch.setattr(convolution, "fused_width", width)
         found.append([potential.compute(one) for one in boxes])
-    assert len(calls) >= 9
+    monkeypatch.setattr(convolution, "has_order_moments", lambda *_: False)
+    found.append([potential.compute(one) for one in boxes])
+    assert len(calls) >= 2 * len(boxes)
+    calls.clear()
     monkeypatch.setattr(convolution, "fused_width", lambda *_: None)
     wanted = [potential.compute(one) for one in boxes]
+    assert not calls
     for answers in found:
         for one, want in zip(answers, wanted, strict=True):
             for name in ("energy", "forces", "virial"):
                 assert np.abs(one[name] - want[name]).max() <= 1e-12 * np.abs(want[name]).max(), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mmax": 2, "radial_so2_rank": 0},
+        {"mlp_bias": True, "layer_scale": True, "activation_function": "tanh"},
+        {"s2_activation": [True, True], "so2_norm": True},
+    ],
+)
+def test_programs_of_other_layers_are_for_any_number_of_edges(options):
+    usual = {"radial_so2_mode": "degree_channel", "radial_so2_rank": 1, "mmax": 1}
+    potential = with_all_weights(kinds.new_potential({**INPUT, **usual, "lmax": 2, **options}))
+    program = potential.export().module()
+    for box in (kinds.alloy(), kinds.alloy() * (2, 1, 1)):
+        system = from_atoms([box], potential.type_map)
+        near, want = potential.neighbor_list(system), potential.evaluate(system)
+        given = {name: getattr(system, name) for name in ("positions", "types", "cell", "batch")}
+        listed = {name: getattr(near, name) for name in ("neighbors", "images", "counts")}
+        found = program(**given, **listed)
+        for name, value in want.items():
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mmax": 2, "n_focus": 2},
+        {"mlp_bias": True, "layer_scale": True, "so2_norm": True, "activation_function": "tanh"},
+        {"radial_so2_rank": 0, "n_atten_head": 2, "s2_activation": [True, True]},
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_other_layers_in_runs_of_edges(options, dtype, monkeypatch):
+    usual = {"radial_so2_mode": "degree_channel", "radial_so2_rank": 1, "mmax": 1}
+    given = {**INPUT, **usual, "channels": 6, "lmax": 2, "mixing_layers": 3, **options}
+    potential, atoms = with_all_weights(kinds.new_potential(given)), kinds.alloy()
+    with monkeypatch.context() as unfused:
+        unfused.setattr(convolution, "fused_width", lambda *_: None)
+        want = potential.compute(atoms)
+    potential.to(getattr(torch, dtype))
+    monkeypatch.setattr("mdops.models.dpa4.descriptor.device_memory", lambda device: 0)
+    most = {"float64": 1e-12, "float32": 1e-5}[dtype]
+    for size in (10**6, 37):
+        monkeypatch.setattr(DPA4, "_edges_at_once", lambda self, vectors, size=size: size)
+        found = potential.compute(atoms)
+        for name in ("energy", "forces", "virial"):
+            assert np.abs(found[name] - want[name]).max() <= most * np.abs(want[name]).max(), (size, name)
 
 
 def test_trainings_have_second_derivatives_after_a_simulation():

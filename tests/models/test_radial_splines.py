@@ -30,7 +30,7 @@ def test_models_that_can_have_splines():
     assert potential.evaluator().name == "radial splines"
     assert potential.evaluator("differentiate").name == "autograd"
     for more, reason in (
-        ({"radial_so2_rank": 0}, "radial numbers of each channel"),
+        ({"activation_function": "relu"}, "slopes"),
         ({"lmax": 0, "mmax": 0, "kmax": 0}, "no atom has coefficients"),
         ({"add_chg_spin_ebd": True}, "depend on charges"),
     ):
@@ -65,6 +65,10 @@ def test_deepmd_kits_answers(case, dtype, device):
         {"lmax": 2, "n_blocks": 2},
         {"n_focus": 2, "focus_dim": 4, "lmax": 2},
         {"n_focus": 2, "mmax": 2, "lmax": 2},
+        {"radial_so2_mode": "none", "lmax": 2},
+        {"radial_so2_rank": 0, "n_focus": 2, "mlp_bias": True},
+        {"radial_so2_rank": 2, "s2_activation": [True, True], "mlp_bias": True},
+        {"edge_cartesian": True, "layer_scale": True},
     ],
 )
 def test_answers_are_those_of_the_nets(more, dtype, device):

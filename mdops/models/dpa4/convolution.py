@@ -2,7 +2,6 @@
 
 import functools
 import math
-from itertools import islice, zip_longest
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,9 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from mdops.models.dpa4.cartesian import EdgeMatrices, NodeMatrices
+from mdops.models.dpa4.degree_mix import DegreeMix
 from mdops.models.dpa4.edges import Edges
+from mdops.models.dpa4.layers import GridLayer, Layer, layer_of, plus_first, through
 from mdops.models.dpa4.mixing import DepthMix, drawn, focus_shares, null_mass
 from mdops.models.dpa4.once import GridOnce, MessagesOnce, NormOnce
 from mdops.models.dpa4.options import DPA4Options
@@ -24,7 +25,6 @@ from mdops.nn.equivariant.linear import (
     DegreeLinear,
     GroupLinear,
     OrderLinear,
-    draw_truncated,
     plus_scalar,
     zeros,
 )
@@ -44,7 +44,6 @@ from mdops.ops import (
     order_moments,
     row_gate,
     segment_weights,
-    so2_layer,
     so2_messages,
 )
 from mdops.ops.edge_frames import MOST_FRAME_DEGREE
@@ -55,91 +54,6 @@ from mdops.tracing import is_exported
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
 _LayerWeights = tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]
-
-
-class DegreeMix(nn.Module):
-    """y_lm = sum_l' K_ll'|m| x_l'm in blocks of equal |m|, where K is a product of the edge's radial numbers: one for
-    all channels, or for each, or a sum of `rank` such with trained factors of the channels."""
-
-    channel_basis: torch.Tensor | None
-
-    def __init__(self, lmax: int, mmax: int, channels: int, by_channel: bool, rank: int) -> None:
-        super().__init__()
-        sizes = [lmax + 1 - m for m in range(mmax + 1)]
-        self.lmax, self.channels, self.sizes = lmax, channels, sizes
-        self.each = channels if by_channel and not rank else rank if by_channel else 1
-        kernels = sum(size * size for size in sizes)
-        self.weight = zeros((lmax + 1) * channels, kernels * self.each)
-        self.channel_basis = zeros(rank, channels) if by_channel and rank else None
-        self.folds = not by_channel or rank > 0
-        compact, dense, begin, at, width = [], [], 0, 0, len(by_order(lmax, mmax))
-        for m, size in enumerate(sizes):
-            for _ in range(1 if m == 0 else 2):
-                compact += [begin + k for k in range(size * size)]
-                dense += [(at + out) * width + at + k for k in range(size) for out in range(size)]
-                at += size
-            begin += size * size
-        self.register_buffer("kernel_compact_index", torch.tensor(compact))
-        self.register_buffer("kernel_dense_index", torch.tensor(dense))
-        self.width = width
-
-    kernel_compact_index: torch.Tensor
-    kernel_dense_index: torch.Tensor
-
-    def forward(
-        self, turn: torch.Tensor, x: torch.Tensor, radial: torch.Tensor, of: EdgeIndex
-    ) -> torch.Tensor:
-        """Of rows x (N, D, C) of nodes, what is mixed of them in the frame of `turn` (E, R, D), in the order of
-        `by_order`."""
-        if not self.folds:
-            return self._by_channel(edge_rotate(turn, x, of), radial)
-        if self.each == 1:
-            return edge_rotate(*self.folded(turn, x, self.numbers(radial)), of)
-        mixed = edge_rotate(self._mixed(turn, radial), x, of).unflatten(1, (self.width, self.each))
-        return (mixed * self.channel_basis).sum(2)
-
-    def numbers(self, radial: torch.Tensor) -> torch.Tensor:
-        """(E, numbers of one K), of radial numbers (E, L + 1, C), where there is one mixture for all channels."""
-        return radial.flatten(1) @ self.weight
-
-    def folded(
-        self, turn: torch.Tensor, x: torch.Tensor, numbers: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Matrices (E, R, D) and rows of nodes whose products these are, of one mixture for all channels."""
-        # The mixture goes into the rotation, which has fewer columns than there are channels; and there are fewer nodes
-        # than edges.
-        return order_mix(numbers, turn, self.lmax), self.scaled(x)
-
-    def scaled(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows of nodes times the factors of the channels, where there is one mixture for all of these."""
-        return x if self.channel_basis is None else x * self.channel_basis
-
-    def _mixed(self, turn: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
-        mix = (radial.flatten(1) @ self._dense()).view(-1, self.width * self.each, self.width)
-        return torch.bmm(mix, turn)
-
-    def _dense(self) -> torch.Tensor:
-        """(inputs, R rank R), the weights of the whole matrix, with zeros between different orders."""
-        own = self.weight.unflatten(1, (-1, self.each))[:, self.kernel_compact_index]
-        places = own.new_zeros(len(own), self.width**2, self.each)
-        whole = places.index_copy(1, self.kernel_dense_index, own)
-        return whole.view(-1, self.width, self.width, self.each).transpose(2, 3).flatten(1)
-
-    def _by_channel(self, x: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
-        kernels = (radial.flatten(1) @ self.weight).split([size**2 * self.each for size in self.sizes], 1)
-        found, at = [], 0
-        for m, (size, flat) in enumerate(zip(self.sizes, kernels, strict=True)):
-            orders = 1 if m == 0 else 2
-            rows = x[:, at : at + orders * size].unflatten(1, (orders, size))
-            kernel = flat.view(-1, 1, size, size, self.each)  # from the first degree to the second
-            found.append((kernel * rows[:, :, :, None]).sum(2).flatten(1, 2))
-            at += orders * size
-        return torch.cat(found, 1)
-
-    def reset(self, random: np.random.Generator) -> None:
-        draw_truncated(self.weight, random, *self.weight.shape)
-        if self.channel_basis is not None:
-            draw_truncated(self.channel_basis, random, *self.channel_basis.shape)
 
 
 class _SumOfRun(torch.autograd.Function):
@@ -177,8 +91,9 @@ def _widened(rows: torch.Tensor, width: int) -> torch.Tensor:
 
 def _weighted(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Rows (E, D, C) times weights (E, H) of H equal parts of their channels."""
-    parts = x.unflatten(2, (weights.shape[1], -1))
-    return (parts * weights[:, None, :, None]).flatten(2)
+    if weights.shape[1] > 1:
+        weights = weights[:, :, None].expand(-1, -1, x.shape[2] // weights.shape[1]).flatten(1)
+    return x * weights[:, None]
 
 
 class Convolution(nn.Module):
@@ -191,7 +106,10 @@ class Convolution(nn.Module):
     def __init__(self, options: DPA4Options, index: int, lmax: int, mmax: int, kmax: int) -> None:
         super().__init__()
         o, self.options, self.lmax, self.mmax = options, options, lmax, mmax
-        self.mixture, self.bias_of_logits = f"mixture {index}", f"logits {index}"  # names of splines
+        # Names of splines.
+        self.mixture, self.bias_of_logits, self.first_bias = (
+            f"{name} {index}" for name in ("mixture", "logits", "bias")
+        )
         channels, groups, width = o.channels, o.n_focus, o.focus_width
         hidden, layers, function, bias = groups * width, o.mixing_layers, o.so2_function, o.mlp_bias
         self.groups, self.width, self.hidden = groups, width, hidden
@@ -215,8 +133,9 @@ class Convolution(nn.Module):
             self.focus_compete_norm = ScalarNorm(width, groups, o.eps) if o.edge_norm else None
             self.adamw_focus_compete_w = zeros(width, groups)
             self.focus_compete_bias = zeros(groups) if bias else None
-        self.has_plain_layers = self._has_plain_layers()
-        self.by_blocks = self._goes_by_blocks()
+        self.has_first_bias = not self.by_matrices and bias and layers > 0
+        self.has_fused_layers, self.has_plain_layers = self._kinds_of_layers()
+        self.mixes_first = self._mixes_first()
         self.radial_hidden_proj = ChannelLinear(channels, hidden) if hidden != channels else None
         self.radial_degree_mixer = None
         if not self.by_matrices and o.radial_so2_mode != "none":
@@ -249,29 +168,31 @@ class Convolution(nn.Module):
 
     _rescale: torch.Tensor
 
-    def _goes_by_blocks(self) -> bool:
-        """Whether nothing but products and gates with silu happens to rows in their frames, in each group of channels
-        by itself, so that blocks of equal |m| never stand side by side."""
+    def _kinds_of_layers(self) -> tuple[bool, bool]:
+        """Whether `Layer` has the layers, and whether these are products and gates with silu alone."""
+        o = self.options
+        there = self.in_frames and o.mixing_layers > 0 and o.so2_attn_res == "none"
+        whole = o.so2_norm or o.s2_activation[0]  # what makes rows of all orders depend on each other
+        more = whole or o.layer_scale or o.mlp_bias or o.so2_function != "silu"
+        return there and self.mmax > 0 and not (whole and self.mmax > 1), there and not more
+
+    def _mixes_first(self) -> bool:
+        """Whether rows in their frames begin as one mixture for all channels, and layers and sums are all that happens
+        to them, in each group of channels by itself."""
         o = self.options
         alone = not (o.node_wise_s2 or o.node_wise_so3 or o.atten_f_mix or o.atten_v_proj)
         mixes = o.radial_so2_mode == "degree" or (
             o.radial_so2_mode == "degree_channel" and o.radial_so2_rank == 1
         )
-        return self.has_plain_layers and alone and mixes
-
-    def _has_plain_layers(self) -> bool:
-        """Whether layers are products and gates with silu alone."""
-        o = self.options
-        plain = not (o.so2_norm or o.layer_scale or o.mlp_bias or o.s2_activation[0])
-        function = o.so2_function == "silu" and o.mixing_layers > 0
-        return self.in_frames and plain and o.so2_attn_res == "none" and function
+        return self.in_frames and alone and mixes
 
     @property
     def goes_once(self) -> bool:
         """Whether `constants` are all of it."""
         grid, o = self.message_node_grid_product, self.options
         is_usual = (
-            self.by_blocks
+            self.has_plain_layers
+            and self.mixes_first
             and self.groups == 1
             and self.mmax == 1
             and self.lmax <= MOST_FRAME_DEGREE
@@ -281,7 +202,7 @@ class Convolution(nn.Module):
         return is_usual and (grid is None or (grid.is_one_product and grid.frame_expand is not None))
 
     def numbers_of_edges(self, edges: Edges) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Vectors, the numbers of mixtures, and what edges add to logits, of messages by blocks."""
+        """Vectors, the numbers of mixtures, and what edges add to logits."""
         return edges.vectors, self._mixtures(edges), self._bias_of_logits(edges)
 
     def constants(self, before: NormOnce | None, after: NormOnce | None) -> MessagesOnce:
@@ -306,7 +227,7 @@ class Convolution(nn.Module):
             null_mass(self.adamw_attn_z_bias_raw, self.options.eps).flatten(),
             self.attention_width**-0.5,
             self.radial_degree_mixer.channel_basis,
-            self._weights_of_layers(range(1), self.width),
+            self._weights_of_layers(range(1), queries),
             self._rescale,
             None if self.attn_o_proj is None else self.attn_o_proj.of_each(),
             on_grid,
@@ -439,11 +360,12 @@ class Convolution(nn.Module):
         return torch.einsum("efi,ifh->efh", rows, self.adamw_attn_logit_w).flatten(1)
 
     def radial_functions(self, radial: torch.Tensor) -> dict[str, torch.Tensor]:
-        """By the names of their splines, (E, functions) of radial numbers (E, l, C), of a block that goes `by_blocks`:
-        all that it makes of them."""
-        assert self.radial_degree_mixer is not None
+        """By the names of their splines, (E, functions) of radial numbers (E, l, C): all that is made of them."""
         own = self._radial(radial[:, : self.lmax + 1])
-        found = {self.mixture: self.radial_degree_mixer.numbers(own)}
+        mixer = self.radial_degree_mixer
+        found = {self.mixture: own.flatten(1) if mixer is None else mixer.numbers(own)}
+        if self.has_first_bias:
+            found[self.first_bias] = self._of_first_bias(own[:, 0])
         if self.options.n_atten_head:
             found[self.bias_of_logits] = self._radial_logits(own[:, 0])
         return found
@@ -466,37 +388,59 @@ class Convolution(nn.Module):
         """(..., F C), of an edge's radial numbers (..., C)."""
         return radial if self.radial_hidden_proj is None else self.radial_hidden_proj(radial)
 
-    def _radial_by_degrees(self, edges: Edges) -> torch.Tensor:
-        """(E, L + 1, F C)."""
-        degrees = self.lmax + 1
-        radial = edges.of_edge if edges.of_edge.shape[1] == degrees else edges.of_edge[:, :degrees]
-        return self._radial(radial)
-
     def _mixtures(self, edges: Edges) -> torch.Tensor:
-        """The numbers of edges' mixtures, of messages by blocks."""
-        assert self.radial_degree_mixer is not None
-        numbers = edges.by_splines(self.mixture)
-        return (
-            self.radial_degree_mixer.numbers(self._radial_by_degrees(edges)) if numbers is None else numbers
-        )
+        """(E, numbers of all mixtures), or where degrees are not mixed (E, (L + 1) F C)."""
+        numbers, mixer = edges.by_splines(self.mixture), self.radial_degree_mixer
+        if numbers is not None:
+            return numbers
+        degrees, of_edge = self.lmax + 1, edges.of_edge
+        radial = self._radial(of_edge if of_edge.shape[1] == degrees else of_edge[:, :degrees])
+        return radial.flatten(1) if mixer is None else mixer.numbers(radial)
+
+    def _radial_by_degrees(self, edges: Edges) -> torch.Tensor:
+        """(E, L + 1, F C), where degrees are not mixed."""
+        return self._mixtures(edges).unflatten(1, (self.lmax + 1, self.hidden))
+
+    def _first_bias(self, edges: Edges) -> torch.Tensor:
+        """(E, F, outputs) that the first layer adds to scalars. It vanishes with the message: it is times the radial
+        numbers of l = 0 and the envelope."""
+        found = edges.by_splines(self.first_bias)
+        found = self._of_first_bias(self._radial(edges.scalars)) if found is None else found
+        return (found * edges.envelope).unflatten(1, (self.groups, -1))
+
+    def _of_first_bias(self, scalars: torch.Tensor) -> torch.Tensor:
+        """(E, F outputs), of radial numbers (E, F C) of l = 0."""
+        linear: Any = self.so2_linears[0]
+        bias = linear.bias0.view(self.groups, -1, self.width)
+        return (scalars.view(-1, self.groups, 1, self.width) * bias).flatten(1)
 
     def _message_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
         """(N, D, C), the sums of messages with weights (E, H) of H equal parts of channels."""
-        by_groups = self._goes_by_fused_layers(x, edges) and self.lmax <= MOST_FRAME_DEGREE
-        if not self.by_blocks or (self.groups > 1 and not by_groups):
-            return self._received(self._messages(x, edges), weights, edges)
-        assert self.radial_degree_mixer is not None
-        x, numbers = self.radial_degree_mixer.scaled(x), self._mixtures(edges)
-        if self.groups == 1:
-            return self._sums_of_groups(x, numbers, edges, weights[:, None], range(1))
+        mixer, numbers = self.radial_degree_mixer, None
+        if not self._goes_by_fused_layers(x, edges):
+            if not (self.has_plain_layers and self.mixes_first and self.groups == 1):
+                return self._received(self._messages(x, edges), weights, edges)
+            assert mixer is not None
+            turn, x = mixer.folded(edges.rotations[self.lmax, self.mmax], x, self._mixtures(edges))
+            return self._received(self._blocks(turn, x, edges), weights, edges)
         weights = weights.unflatten(1, (-1, max(1, self.options.n_atten_head)))
-        of_groups = self._competition(x.unflatten(2, (self.groups, self.width)), numbers, edges)
-        weights = weights * of_groups[:, :, None]
+        if self.mixes_first and (self.groups == 1 or self.lmax <= MOST_FRAME_DEGREE):
+            assert mixer is not None
+            x, numbers = mixer.scaled(x), self._mixtures(edges)
+            if self.groups > 1:
+                of_groups = self._competition(x.unflatten(2, (self.groups, self.width)), numbers, edges)
+                weights = weights * of_groups[:, :, None]
+        else:
+            x = self._first_rows(x, edges)
+            if self.groups > 1:
+                of_groups = self._focus_weights(x[:, 0].unflatten(1, (self.groups, self.width)))
+                weights = weights * of_groups[:, :, None]
         count, _ = self._row_layout(x)
         given = zip(
             x.split(count * self.width, 2), weights.split(count, 1), self._in_rows(count), strict=True
         )
-        return torch.cat([self._sums_of_groups(own, numbers, edges, *of) for own, *of in given], 2)
+        found = [self._sums_of_groups(own, numbers, edges, *of) for own, *of in given]
+        return found[0] if len(found) == 1 else torch.cat(found, 2)
 
     def _competition(self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges) -> torch.Tensor:
         """(E, F), the weights of groups of rows x (N, D, F, C), of which the scalars are turned and mixed here."""
@@ -512,21 +456,50 @@ class Convolution(nn.Module):
         return self._focus_weights(scalars)
 
     def _sums_of_groups(
-        self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges, weights: torch.Tensor, groups: range
+        self,
+        x: torch.Tensor,
+        numbers: torch.Tensor | None,
+        edges: Edges,
+        weights: torch.Tensor,
+        groups: range,
     ) -> torch.Tensor:
-        """(N, D, G C), the sums of messages by blocks, of G groups of channels of nodes that are scaled, by the numbers
-        of mixtures and weights (E, G, H). Where fused layers take rows of more channels, the others are zeros."""
+        """(N, D, G C), the sums of messages of G groups of channels, with weights (E, G, H): of rows x of nodes that
+        are scaled, by numbers of mixtures, or of the first rows x of edges. Where fused layers take rows of more
+        channels, the others are zeros."""
         channels = x.shape[2]
-        x = _widened(x, self._row_layout(x)[1]) if edges.once else x
-        if edges.once and self.goes_by_one_kernel(x):
+        x = _widened(x, self._row_layout(x)[1])
+        if numbers is None:
+            rows = self._by_orders(x)
+        elif self.goes_by_one_kernel(x):
             given = edges.vectors, numbers, x, weights[:, 0], edges.of_neighbor, edges.of_center
-            layers = self._weights_of_layers(groups, x.shape[2])
-            return so2_messages(*given, *layers, edges.matmul)[:, :, :channels] * self._rescale
-        turn = order_mix(numbers, edges.rotations[self.lmax, self.mmax], self.lmax)
-        if self._goes_by_moments(x, edges, weights):
-            return self._sums_by_moments(turn, x, edges, weights, groups)
-        blocks = self._blocks(turn, x, edges, groups)
-        return self._received([rows[:, :, :channels] for rows in blocks], weights.flatten(1), edges)
+            weights_of = self._weights_of_layers(groups, x)
+            return so2_messages(*given, *weights_of, edges.matmul)[:, :, :channels] * self._rescale
+        else:
+            turn = order_mix(numbers, edges.rotations[self.lmax, self.mmax], self.lmax)
+            rows = [edge_rotate(own, x, edges.of_neighbor) for own in self._by_orders(turn)]
+        layers, biases = self._layers_once(groups, x), self._biases(edges, groups, x.shape[2])
+        turns, last, sums = self._by_orders(edges.rotations[self.lmax, self.mmax]), layers[-1], []
+        if self._goes_by_moments(x, weights):
+            rows = through(layers[:-1], rows, biases, edges.matmul)
+            sums.append(self._sums_by_moments(rows[0], edges, weights, groups))
+            turns, rows = turns[1:], last.of_others(rows[1:])
+        else:
+            rows = through(layers, rows, biases, edges.matmul)
+        weights, bias = weights.flatten(1), last.bias_of(biases)
+        for turn, own in zip(turns, rows, strict=True):
+            sums.append(self._sums_turned_back(turn, own[:, :, :channels], weights, edges) * self._rescale)
+        if bias is not None:
+            own = _weighted(bias[..., None, :channels].expand(weights.shape[0], -1, -1), weights)
+            added = edge_scatter(own.flatten(1), edges.of_center)[:, None]
+            sums.append(nn.functional.pad(added, (0, 0, 0, len(self._rescale) - 1)))
+        return functools.reduce(torch.add, sums)
+
+    def _by_orders(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Of rows of all orders (E, R, ...) those of m = 0 and |m| = 1, and those of each larger |m|."""
+        if self.mmax <= 1:
+            return [x]
+        more = [2 * (self.lmax + 1 - m) for m in range(2, self.mmax + 1)]
+        return [own.contiguous() for own in x.split([3 * self.lmax + 1, *more], 1)]
 
     def _messages(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
         """In the frame of the edge (E, R, C) where there are frames, else (E, D, C)."""
@@ -563,8 +536,8 @@ class Convolution(nn.Module):
 
     def _fused_width(self, x: torch.Tensor) -> int | None:
         """The channels of rows that fused layers take, of nodes like x; None: there are none."""
-        fuses = self.has_plain_layers and self.mmax == 1
-        return fused_width(x, self.lmax, self.width) if fuses else None
+        width = fused_width(x, self.lmax, self.width) if self.has_fused_layers else None
+        return None if self.options.so2_norm and width != self.width else width  # zeros would count in a norm
 
     def _row_layout(self, x: torch.Tensor) -> tuple[int, int]:
         """How many groups simulations with numbers like these have in a row, and the channels of that. `so2_messages`
@@ -586,36 +559,38 @@ class Convolution(nn.Module):
         its own."""
         return edges.once and self._fused_width(x) is not None
 
-    def _goes_by_moments(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> bool:
+    def _goes_by_moments(self, x: torch.Tensor, weights: torch.Tensor) -> bool:
         """Whether the last layer multiplies sums over edges, one an atom. It has no gate, and so may follow the sum if
         all channels have one weight."""
-        fused = self.by_blocks and weights.shape[2] == 1 and self._goes_by_fused_layers(x, edges)
-        return fused and has_order_moments(x, self.lmax, x.shape[2])
+        return weights.shape[2] == 1 and has_order_moments(x, self.lmax, x.shape[2])
 
     def _sums_by_moments(
-        self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, weights: torch.Tensor, groups: range
+        self, rows: torch.Tensor, edges: Edges, weights: torch.Tensor, groups: range
     ) -> torch.Tensor:
-        """What `_received` gives."""
-        rows = self._by_fused_layers(turn, x, edges, groups, self.options.mixing_layers - 1)
-        found = []
+        """(N, D, G C), of rows of m = 0 and |m| = 1 before the last layer."""
+        found, width = [], rows.shape[2]
+        turn = self._by_orders(edges.rotations[self.lmax, self.mmax])[0]
         for group, own in zip(groups, weights.unbind(1), strict=True):
-            given = edges.rotations[self.lmax, self.mmax], rows, own, edges.of_center
+            given = turn, rows, own, edges.of_center
             if edges.is_run:
-                moments = _SumOfRun.apply("order_moments", rows.shape[1] * rows.shape[2], *given)
+                moments = _SumOfRun.apply("order_moments", rows.shape[1] * width, *given)
             else:
                 moments = order_moments(*given)
-            make = functools.partial(self._weight_of_moments, groups, group, x.shape[2])
-            name = f"moments {groups} {group} {x.shape[2]}"
-            weight = make() if is_exported() else self._kept(self.so2_linears[-1], name, make, at=x)
+            make = functools.partial(self._weight_of_moments, groups, group, rows)
+            weight = (
+                make()
+                if is_exported()
+                else self._kept(self, f"moments {groups} {group} {width}", make, at=rows)
+            )
             found.append(self.post_focus_mix.product(moments, weight))
         return found[0] if len(found) == 1 else torch.cat(found, 2)
 
-    def _weight_of_moments(self, groups: range, group: int, width: int) -> torch.Tensor:
+    def _weight_of_moments(self, groups: range, group: int, rows: torch.Tensor) -> torch.Tensor:
         """(L + 1, (3 L + 1) width, C): what moments of each degree are multiplied with, of one of the groups in a row.
         The last layer's weights, and ones for what the layer is added to; scaled as sums are."""
-        (*_, middle), (*_, both), _ = self._weights_of_layers(groups, width)
+        *_, (middle, both, *_) = self._layers_once(groups, rows)
         place = (group - groups.start) * self.width
-        degrees, own, c = self.lmax + 1, self.lmax, width
+        degrees, own, c = self.lmax + 1, self.lmax, rows.shape[2]
         middle = (middle + torch.eye(degrees * c).to(middle)).view(degrees, c, degrees, c)
         u, v = both.chunk(2, 1)
         u, v = (one.reshape(own, c, own, c) for one in (u + torch.eye(own * c).to(u), v))
@@ -628,57 +603,42 @@ class Convolution(nn.Module):
     def goes_by_one_kernel(self, x: torch.Tensor) -> bool:
         """Whether simulations with numbers like these have messages and their sums by one op that is faster than its
         parts, and keeps of each edge what one layer gives, on a CPU what all but the last give."""
-        if not self.by_blocks or self.mmax != 1 or self.options.n_atten_head > 1:
+        plain = self.has_plain_layers and self.mixes_first
+        if not plain or self.mmax != 1 or self.options.n_atten_head > 1:
             return False
         gates = sum(isinstance(one, Gate) for one in self.non_linearities)
         width = self._fused_width(x) or self.width
         return has_fused_messages(x, self.lmax, width, len(self.so2_linears), gates)
 
-    def _weights_of_layers(self, groups: range, width: int) -> _LayerWeights:
-        """W and [U V] of a message's layers by blocks, and the gates of the first of them, of rows that have so many
-        channels: of these groups, one behind the other, and zeros."""
+    def _weights_of_layers(self, groups: range, x: torch.Tensor) -> _LayerWeights:
+        """W and [U V] of plain layers, and the gates of the first of them."""
+        layers = self._layers_once(groups, x)
+        gates = [one.gate for one in layers if one.gate is not None]
+        return [one.middle for one in layers], [one.both for one in layers], gates
+
+    def _layers_once(self, groups: range, x: torch.Tensor) -> Any:
+        """The layers, of rows x that have the channels of these groups, one behind the other, and zeros."""
+        width = x.shape[-1]
+
+        def make() -> list[Layer | GridLayer]:
+            scales: Any = self.adam_so2_layer_scales or [None] * len(self.so2_linears)
+            adds = [self.has_first_bias] + [False] * (len(scales) - 1)
+            place = groups, width, self.options.so2_function
+            parts: Any = (self.so2_linears, self.non_linearities, self.so2_inter_norms, scales, adds)
+            return [layer_of(a, b, c, d, e, *place) for a, b, c, d, e in zip(*parts, strict=True)]
+
+        return make() if is_exported() else self._kept(self, f"layers {groups} {width}", make, at=x)
+
+    def _biases(self, edges: Edges, groups: range, width: int) -> torch.Tensor | None:
+        """(E, C), what the first layer adds to scalars of these groups, or (E, 2 C), as `GridLayer` has them."""
+        if not self.has_first_bias:
+            return None
+        parts = self._first_bias(edges)[:, groups.start : groups.stop].unflatten(2, (-1, self.width))
+        return _widened(parts.transpose(1, 2).flatten(2), width).flatten(1)
+
+    def _blocks(self, turn: torch.Tensor, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
+        """What `_in_frame` gives, block by block, of one group of channels and plain layers."""
         layers: Any = self.so2_linears
-        whole: _LayerWeights = (
-            [linear.weight_m0 for linear in layers],
-            [linear.weight_m[0] for linear in layers],
-            [gate.gate_linear.weight for gate in self.non_linearities if isinstance(gate, Gate)],
-        )
-        if self.groups == 1 and width == self.width:
-            return whole
-
-        def padded(weight: torch.Tensor) -> torch.Tensor:
-            c, found = self.width, []
-            for place, own in enumerate(weight.chunk(self.groups, 1)[groups.start : groups.stop]):
-                parts = own.reshape(own.shape[0] // c, c, -1, c)
-                around = place * c, width - (place + 1) * c
-                found.append(nn.functional.pad(parts, (*around, 0, 0, *around)))
-            return functools.reduce(torch.add, found).flatten(2).flatten(0, 1)
-
-        def make() -> _LayerWeights:
-            first, second, third = (list(map(padded, own)) for own in whole)
-            return first, second, third
-
-        return make() if is_exported() else self._kept(self, f"layers {groups} {width}", make, at=whole[0][0])
-
-    def _by_fused_layers(
-        self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, groups: range, count: int
-    ) -> torch.Tensor:
-        """(E, R, C), messages after the first layers."""
-        return self._through_layers(edge_rotate(turn, x, edges.of_neighbor), edges, groups, count)
-
-    def _through_layers(
-        self, rows: torch.Tensor, edges: Edges, groups: range, count: int | None = None
-    ) -> torch.Tensor:
-        """Rows (E, R, C) of these groups after the first layers, or after all."""
-        for layer in islice(zip_longest(*self._weights_of_layers(groups, rows.shape[2])), count):
-            rows = so2_layer(rows, *layer, edges.matmul)
-        return rows
-
-    def _blocks(self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, groups: range) -> list[torch.Tensor]:
-        """What `_in_frame` gives of these groups of channels, block by block."""
-        layers: Any = self.so2_linears
-        if self._goes_by_fused_layers(x, edges):
-            return [self._by_fused_layers(turn, x, edges, groups, len(layers))]
         of, sizes = edges.of_neighbor, layers[0].sizes
         rows = [edge_rotate(own, x, of)[:, :, None] for own in turn.split(sizes, 1)]
         gate: Any
@@ -688,30 +648,36 @@ class Convolution(nn.Module):
         return [(own + new).squeeze(2) for own, new in zip(rows, found, strict=True)]
 
     def _in_frame(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
-        turn, mixer = edges.rotations[self.lmax, self.mmax], self.radial_degree_mixer
-        of_neighbor, radial = edges.of_neighbor, None
-        if self.by_blocks and mixer is not None:
-            local = edge_rotate(*mixer.folded(turn, x, self._mixtures(edges)), of_neighbor)
-        else:
-            radial = self._radial_by_degrees(edges)
-            if mixer is None:
-                local = edge_rotate(turn, x, of_neighbor) * spread(radial, self._runs_by_order)
-            else:
-                local = mixer(turn, x, radial, of_neighbor)
-        rows = local.unflatten(2, (self.groups, self.width))
-        if self.node_wise_grid_product is not None:
-            own = edge_rotate(turn, x, edges.of_center)
-            rows = rows + self.node_wise_grid_product(rows, own.unflatten(2, (self.groups, self.width)))
-        return self._competing(self._layers(rows, edges, radial).flatten(2), rows[:, 0].flatten(1))
+        first = self._first_rows(x, edges)
+        rows = first.unflatten(2, (self.groups, self.width))
+        return self._competing(self._layers(rows, edges).flatten(2), first[:, 0])
 
-    def _layers(self, rows: torch.Tensor, edges: Edges, radial: torch.Tensor | None) -> torch.Tensor:
-        """The products by blocks, of rows (E, R, F, C) and, where there are biases, radial numbers (E, L + 1, F C)."""
+    def _first_rows(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """(E, R, F C), before the layers."""
+        turn, mixer = edges.rotations[self.lmax, self.mmax], self.radial_degree_mixer
+        if mixer is None:
+            radial = spread(self._radial_by_degrees(edges), self._runs_by_order)
+            local = edge_rotate(turn, x, edges.of_neighbor) * radial
+        else:
+            local = mixer(turn, x, self._mixtures(edges), edges.of_neighbor, edges.once)
+        if self.node_wise_grid_product is None:
+            return local
+        own = edge_rotate(turn, x, edges.of_center)
+        rows, own = (one.unflatten(2, (self.groups, self.width)) for one in (local, own))
+        return (rows + self.node_wise_grid_product(rows, own)).flatten(2)
+
+    def _layers(self, rows: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """The products by blocks, of rows (E, R, F, C)."""
         width = self._fused_width(rows) if edges.once else None
         if width is not None:
             count, parts = width // self.width, []
             for own, groups in zip(rows.split(count, 2), self._in_rows(count), strict=True):
-                through = self._through_layers(_widened(own.flatten(2), width), edges, groups)
-                parts.append(through[:, :, : len(groups) * self.width].unflatten(2, (-1, self.width)))
+                x = _widened(own.flatten(2), width)
+                layers, biases = self._layers_once(groups, x), self._biases(edges, groups, width)
+                found = torch.cat(through(layers, self._by_orders(x), biases, edges.matmul), 1)
+                bias = layers[-1].bias_of(biases)
+                found = found if bias is None else plus_first(found, bias)
+                parts.append(found[:, :, : len(groups) * self.width].unflatten(2, (-1, self.width)))
             return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
         before = [rows]
         linear: Any
@@ -722,15 +688,9 @@ class Convolution(nn.Module):
                 mix: Any = self.so2_layer_attn_res[k]
                 rows = mix(before, rows, lambda one: one[:, 0].flatten(1))
             found = linear(norm(rows))
-            if k == 0 and linear.bias0 is not None and radial is not None:
-                # A bias that vanishes with the message: times the radial numbers of l = 0 and the envelope.
-                times = (
-                    radial[:, 0]
-                    .unflatten(1, (self.groups, self.width))
-                    .repeat(1, 1, linear.outputs // self.width)
-                )
-                bias = linear.bias0.view(self.groups, -1)
-                found = plus_scalar(found, (bias * (times * edges.envelope[:, :, None] - 1))[:, None])
+            if k == 0 and self.has_first_bias:
+                added = self._first_bias(edges) - linear.bias0.view(self.groups, -1)
+                found = plus_scalar(found, added[:, None])
             found = function(found)
             if self.adam_so2_layer_scales is not None:
                 found = found * self.adam_so2_layer_scales[k]
@@ -743,22 +703,26 @@ class Convolution(nn.Module):
         if not self.in_frames:
             (rows,) = blocks
             return self._summed(_weighted(rows, weights), edges)
-        turn, of = edges.rotations[self.lmax, self.mmax], edges.of_center
-        if edges.once and len(blocks) == weights.shape[1] == 1:
-            if edges.is_run:
-                summed = _SumOfRun.apply("edge_rotate_back", blocks[0].shape[2], turn, blocks[0], weights, of)
-            else:
-                summed = edge_rotate_back(turn, blocks[0], weights, of)
-            return summed * self._rescale
-        if weights.shape[1] == 1:
-            turn = turn * weights[:, :, None]  # which has fewer columns than there are channels
-        else:
-            blocks = [_weighted(rows, weights) for rows in blocks]
-        if len(blocks) == 1:
-            return edge_rotate_sum(turn, blocks[0], of) * self._rescale
-        parts = turn.split([rows.shape[1] for rows in blocks], 1)
-        sums = [edge_rotate_sum(own, rows, of) for own, rows in zip(parts, blocks, strict=True)]
-        return torch.stack(sums).sum(0) * self._rescale
+        turns = edges.rotations[self.lmax, self.mmax].split([rows.shape[1] for rows in blocks], 1)
+        pairs = zip(turns, blocks, strict=True)
+        sums = [self._sums_turned_back(turn, rows, weights, edges) for turn, rows in pairs]
+        return functools.reduce(torch.add, sums) * self._rescale
+
+    def _sums_turned_back(
+        self, turn: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, edges: Edges
+    ) -> torch.Tensor:
+        """(N, D, C), of messages (E, R, C) of some orders; not scaled."""
+        of = edges.of_center
+        if weights.shape[1] > 1:
+            return edge_rotate_sum(turn, _weighted(rows, weights), of)
+        if not edges.once:
+            return edge_rotate_sum(
+                turn * weights[:, :, None], rows, of
+            )  # which has fewer columns than channels
+        if edges.is_run:
+            found: torch.Tensor = _SumOfRun.apply("edge_rotate_back", rows.shape[2], turn, rows, weights, of)
+            return found
+        return edge_rotate_back(turn, rows, weights, of)
 
     def _turned_back(self, local: torch.Tensor, edges: Edges) -> torch.Tensor:
         if not self.in_frames:

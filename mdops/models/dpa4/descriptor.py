@@ -24,6 +24,7 @@ from mdops.nn.equivariant.linear import draw_weights
 from mdops.nn.equivariant.norm import ScalarNorm
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
 from mdops.ops import EdgeIndex, edge_frames, edge_gather, edge_scatter, row_moments
+from mdops.ops.activation import is_smooth
 from mdops.ops.edge_frames import MOST_FRAME_DEGREE
 from mdops.ops.switch_curve import fade_curve
 from mdops.options import saved_precision
@@ -292,8 +293,10 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         o = self.options
         if o.add_chg_spin_ebd or o.use_spin is not None:
             return "edges depend on charges, or on magnetic moments"
-        if not self._blocks or not all(block.so2_conv.by_blocks for block in self._blocks):
-            return "its blocks read radial numbers of each channel"
+        if not self._blocks:
+            return "it has no blocks"
+        if not is_smooth(o.activation_function):
+            return "the slopes of its activation function jump"
         return None if o.first_node_degree else "no atom has coefficients of degree 1"
 
     def radial_functions(self, r: torch.Tensor, types: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -102,5 +102,10 @@ class OrderNorm(_TurningNorm):
         self.bias0 = nn.Parameter(torch.zeros(groups, channels, dtype=torch.float64))
         self.register_buffer("degree_index_m", degree_index(by_order(lmax, mmax)))
 
+    def constants_of(self, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, bool]:
+        """The arguments of `degree_norm` behind the rows, of one group."""
+        factors = of_each(self.adam_scale[group], self._table)
+        return factors, self.bias0[group], self.balance_weight, self.eps, True
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.normalized(x, of_each(self.adam_scale.transpose(0, 1), self._table), self.bias0)

@@ -188,4 +188,4 @@ def wigner_rows(
     of_each = torch.stack(powers, -1).unbind(1)
     first, second, third, fourth = (own @ which for own, which in zip(of_each, chosen, strict=True))
     found: torch.Tensor = (first * second * (third * fourth)) @ table
-    return found.view(len(quaternions), len(rows), (lmax + 1) ** 2)
+    return found.unflatten(1, (len(rows), (lmax + 1) ** 2))
