@@ -539,6 +539,41 @@ def test_other_layers_in_runs_of_edges(options, dtype, monkeypatch):
             assert np.abs(found[name] - want[name]).max() <= most * np.abs(want[name]).max(), (size, name)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_focus": 2},
+        {"n_focus": 3, "n_atten_head": 0, "lmax": 2, "mmax": 2, "edge_norm": True},
+        {"n_focus": 2, "channels": 6, "n_atten_head": 2, "mixing_layers": 1},
+    ],
+)
+def test_groups_of_channels_go_by_blocks_in_trainings(options, monkeypatch):
+    """With the forces of layers of all groups together, and their derivatives by weights."""
+    potential = with_all_weights(kinds.new_potential({**INPUT, **options}))
+    system, taken = from_atoms([kinds.alloy()], potential.type_map), []
+    given = system.positions, system.types, system.cell
+    weights = [weight for weight in potential.parameters() if weight.requires_grad]
+    own = convolution.Convolution._sums_by_blocks
+    monkeypatch.setattr(
+        convolution.Convolution, "_sums_by_blocks", lambda *args: taken.append(1) or own(*args)
+    )
+
+    def found():
+        forces = potential(*given, forces=True, create_graph=True)["forces"]
+        by = torch.autograd.grad(forces.square().sum(), weights, materialize_grads=True, allow_unused=True)
+        return [forces.detach(), *by]
+
+    by_blocks = found()
+    assert taken
+    for part in potential.modules():
+        if isinstance(part, convolution.Convolution):
+            part.mixes_first = False
+    taken.clear()
+    for one, other in zip(by_blocks, found(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    assert not taken
+
+
 def test_trainings_have_second_derivatives_after_a_simulation():
     kinds.check_second_derivatives(layered(4, 2))
 

@@ -417,13 +417,12 @@ class Convolution(nn.Module):
     def _message_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
         """(N, D, C), the sums of messages with weights (E, H) of H equal parts of channels."""
         mixer, numbers = self.radial_degree_mixer, None
-        if not self._goes_by_fused_layers(x, edges):
-            if not (self.has_plain_layers and self.mixes_first and self.groups == 1):
-                return self._received(self._messages(x, edges), weights, edges)
-            assert mixer is not None
-            turn, x = mixer.folded(edges.rotations[self.lmax, self.mmax], x, self._mixtures(edges))
-            return self._received(self._blocks(turn, x, edges), weights, edges)
+        fused = self._goes_by_fused_layers(x, edges)
+        if not (fused or (self.has_plain_layers and self.mixes_first)):
+            return self._received(self._messages(x, edges), weights, edges)
         weights = weights.unflatten(1, (-1, max(1, self.options.n_atten_head)))
+        if not fused:
+            return self._sums_by_blocks(x, edges, weights)
         if self.mixes_first and (self.groups == 1 or self.lmax <= MOST_FRAME_DEGREE):
             assert mixer is not None
             x, numbers = mixer.scaled(x), self._mixtures(edges)
@@ -440,6 +439,21 @@ class Convolution(nn.Module):
             x.split(count * self.width, 2), weights.split(count, 1), self._in_rows(count), strict=True
         )
         found = [self._sums_of_groups(own, numbers, edges, *of) for own, *of in given]
+        return found[0] if len(found) == 1 else torch.cat(found, 2)
+
+    def _sums_by_blocks(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
+        """(N, D, C) of plain layers by blocks of equal |m|, with weights (E, F, H), or (E, 1, H) of all groups."""
+        assert self.radial_degree_mixer is not None
+        given = edges.rotations[self.lmax, self.mmax], x, self._mixtures(edges)
+        turn, x = self.radial_degree_mixer.folded(*given)
+        if self.groups > 1:
+            scalars = edge_rotate(turn[:, :1], x, edges.of_neighbor).view(-1, self.groups, self.width)
+            weights = weights * self._focus_weights(scalars)[:, :, None]
+        parts = zip(x.split(self.width, 2), weights.unbind(1), strict=True)
+        found = [
+            self._received(self._blocks(turn, own, edges, group), of, edges)
+            for group, (own, of) in enumerate(parts)
+        ]
         return found[0] if len(found) == 1 else torch.cat(found, 2)
 
     def _competition(self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges) -> torch.Tensor:
@@ -636,16 +650,15 @@ class Convolution(nn.Module):
         parts = self._first_bias(edges)[:, groups.start : groups.stop].unflatten(2, (-1, self.width))
         return _widened(parts.transpose(1, 2).flatten(2), width).flatten(1)
 
-    def _blocks(self, turn: torch.Tensor, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
-        """What `_in_frame` gives, block by block, of one group of channels and plain layers."""
+    def _blocks(self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, group: int) -> list[torch.Tensor]:
+        """(E, R_m, C) of each |m|, messages of one group of channels after plain layers."""
         layers: Any = self.so2_linears
-        of, sizes = edges.of_neighbor, layers[0].sizes
-        rows = [edge_rotate(own, x, of)[:, :, None] for own in turn.split(sizes, 1)]
+        rows = [edge_rotate(own, x, edges.of_neighbor) for own in turn.split(layers[0].sizes, 1)]
         gate: Any
         for linear, gate in zip(layers[:-1], self.non_linearities[:-1], strict=True):
-            rows = gate.added(rows, linear.by_blocks(rows))
-        found = layers[-1].by_blocks(rows)
-        return [(own + new).squeeze(2) for own, new in zip(rows, found, strict=True)]
+            rows = gate.added(rows, linear.by_blocks(rows, group), group)
+        found = layers[-1].by_blocks(rows, group)
+        return [own + new for own, new in zip(rows, found, strict=True)]
 
     def _in_frame(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
         first = self._first_rows(x, edges)

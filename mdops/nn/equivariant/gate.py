@@ -59,16 +59,18 @@ class Gate(nn.Module):
         gated = [own * gates[:, at : at + size] for own, (_, at, size) in zip(rows, self.runs, strict=True)]
         return torch.cat([first, *gated], 1)
 
-    def added(self, rows: Sequence[torch.Tensor], x: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """rows + self(x) by blocks of equal |m|, (E, R_m, 1, C) in the order of `by_order`.
+    def added(
+        self, rows: Sequence[torch.Tensor], x: Sequence[torch.Tensor], group: int = 0
+    ) -> list[torch.Tensor]:
+        """rows + self(x) of one group, by blocks of equal |m|, (E, R_m, C) in the order of `by_order`.
 
-        Of one group, with silu and no bias: all factors are sigmoids then, which one product makes for all degrees.
+        With silu and no bias: all factors are sigmoids then, which one product makes for all degrees.
         """
-        assert self.is_silu and self.groups == 1 and (not self.lmax or self.gate_linear.bias is None)
-        width, scalars = self.channels, x[0].squeeze(2)[:, 0]
+        assert self.is_silu and (not self.lmax or self.gate_linear.bias is None)
+        width, scalars = self.channels, x[0][:, 0]
         gates = [scalars]
         if self.lmax:
-            of_degrees = linear(scalars, self.gate_linear.weight)
+            of_degrees = linear(scalars, self.gate_linear.weight_of(group))
             gates = [torch.cat([scalars, of_degrees], 1), of_degrees][: len(x)]
             gates += [of_degrees[:, m * width :] for m in range(1, len(x) - 1)]
         found = []

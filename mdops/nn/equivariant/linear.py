@@ -160,6 +160,10 @@ class GroupLinear(nn.Module):
             found = torch.einsum("nfi,ifo->nfo", x, weight)
         return found if self.bias is None else found + self.bias.view(self.groups, self.outputs)
 
+    def weight_of(self, group: int) -> torch.Tensor:
+        """(inputs, outputs)."""
+        return self.weight.view(self.inputs, self.groups, -1)[:, group] if self.groups > 1 else self.weight
+
     def reset(self, random: np.random.Generator) -> None:
         if self.deviation is None:
             draw_uniform(self.weight, random, self.inputs)
@@ -258,35 +262,43 @@ class OrderLinear(nn.Module):
         ):
             self.register_buffer(name, torch.tensor(list(index), dtype=torch.int64))
 
-    def _blocks(self) -> list[torch.Tensor]:
-        """(F, size inputs, size outputs) of each |m|, of its two orders side by side, or with `parity` of each."""
-        found = [self.weight_m0.view(self.weight_m0.shape[0], self.groups, -1).transpose(0, 1)]
-        for weight in self.weight_m:
-            whole = weight.view(weight.shape[0], self.groups, -1).transpose(0, 1)
+    def _blocks(self, group: int | None = None) -> list[torch.Tensor]:
+        """(F, size inputs, size outputs) of each |m|, or without F of a group: of its two orders side by side, or with
+        `parity` of each."""
+
+        def own(weight: torch.Tensor) -> torch.Tensor:
+            whole = weight.view(weight.shape[0], self.groups, -1)
+            return whole.transpose(0, 1) if group is None else whole[:, group]
+
+        found = [own(self.weight_m0)]
+        for whole in map(own, self.weight_m):
             if self.parity:
                 found.append(whole)
                 continue
             u, v = whole.chunk(2, -1)
-            found.append(torch.cat([torch.cat([u, v], -1), torch.cat([-v, u], -1)], 1))
+            found.append(torch.cat([torch.cat([u, v], -1), torch.cat([-v, u], -1)], -2))
         return found
 
-    def by_blocks(self, blocks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The products of rows (E, R_m, F, inputs) of each |m|, without the bias."""
+    def by_blocks(self, blocks: Sequence[torch.Tensor], group: int = 0) -> list[torch.Tensor]:
+        """The products of one group's rows (E, R_m, inputs) of each |m|, without the bias."""
         found = []
-        for rows, weight in zip(blocks, self._blocks(), strict=True):
-            size, inputs = rows.shape[1], weight.shape[1]
-            if self.groups == 1:
-                y = linear(rows.reshape(-1, inputs), weight.squeeze(0))
-                found.append(y.view(-1, size, 1, self.outputs))
-            else:
-                y = torch.bmm(rows.permute(2, 0, 1, 3).reshape(self.groups, -1, inputs), weight)
-                found.append(y.view(self.groups, -1, size, self.outputs).permute(1, 2, 0, 3))
+        for rows, weight in zip(blocks, self._blocks(group), strict=True):
+            y = linear(rows.reshape(-1, weight.shape[0]), weight)
+            found.append(y.view(-1, rows.shape[1], self.outputs))
         return found
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         check_rows("OrderLinear", x, (sum(self.sizes), self.groups, self.inputs), self.weight_m0)
-        found = torch.cat(self.by_blocks(x.split(self.sizes, 1)), 1)
-        return found if self.bias0 is None else plus_scalar(found, self.bias0.view(self.groups, -1))
+        blocks, found = x.split(self.sizes, 1), []
+        if self.groups == 1:
+            found = [y[:, :, None] for y in self.by_blocks([rows.squeeze(2) for rows in blocks])]
+        else:
+            for rows, weight in zip(blocks, self._blocks(), strict=True):
+                own = rows.permute(2, 0, 1, 3).reshape(self.groups, -1, weight.shape[1])
+                y = torch.bmm(own, weight).view(self.groups, -1, rows.shape[1], self.outputs)
+                found.append(y.permute(1, 2, 0, 3))
+        every = torch.cat(found, 1)
+        return every if self.bias0 is None else plus_scalar(every, self.bias0.view(self.groups, -1))
 
     def reset(self, random: np.random.Generator) -> None:
         for m, weight in enumerate([self.weight_m0, *self.weight_m]):
