@@ -6,6 +6,7 @@
 #pragma once
 
 #include "angle_ends/angle_ends.h"
+#include "common/gpu_divide.h"
 #include "message/gpu_tensor.h"
 
 namespace mdops::gpu_angle_ends {
@@ -19,7 +20,9 @@ template <class T, class F>
 __global__ void __launch_bounds__(kThreads)
     number_kernel(AngleEndsArgs<T> args, int64_t count, int64_t columns, F make) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (k < count) make(args, k / columns, k % columns);
+  if (k >= count) return;
+  const auto [row, column] = divided(k, columns);
+  make(args, row, column);
 }
 
 // A warp's 16 rows from `row` on, of which those from `end` on are not there, and an atom's rows.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/gpu.h"
+#include "common/gpu_divide.h"
 #include "common/rows.h"
 #include "common/vector.h"
 #include "order_mix/order_mix.h"
@@ -17,14 +18,17 @@ constexpr int kThreads = 256;
 template <class T>
 __global__ void __launch_bounds__(kThreads) mix_kernel(const OrderMixArgs<T> args) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (k < args.shape.edges * args.shape.columns)
-    mix_column(args, k / args.shape.columns, k % args.shape.columns);
+  if (k >= args.shape.edges * args.shape.columns) return;
+  const auto [edge, column] = divided(k, args.shape.columns);
+  mix_column(args, edge, column);
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) outer_kernel(const OrderOuterArgs<T> args) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, numbers = args.shape.numbers();
-  if (k < args.shape.edges * numbers) outer_number(args, k / numbers, k % numbers);
+  if (k >= args.shape.edges * numbers) return;
+  const auto [edge, number] = divided(k, numbers);
+  outer_number(args, edge, number);
 }
 
 // Degrees up to L.

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "common/cuda.h"
+#include "common/gpu_divide.h"
 #include "rowwise/gpu_add_norm.h"
 #include "rowwise/gpu_normalize.h"
 #include "rowwise/ops.h"
@@ -16,7 +17,7 @@ template <class T, Activation kind>
 __global__ void __launch_bounds__(kThreads) layer_output_kernel(LayerOutputArgs<T> args) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= args.rows * args.columns) return;
-  const int64_t n = at / args.columns;
+  const int64_t n = divided(at, args.columns).whole;
   if constexpr (kind == Activation::silut) {
     // As nearly always; the other half is not worked out then.
     if (args.z[at] < args.threshold)
