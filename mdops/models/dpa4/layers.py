@@ -160,18 +160,20 @@ class _Gated(NamedTuple):
         if own.function is not None:
             by_y = grad[:, 0] if own.scale is None else grad[:, 0] * own.scale
             by_s, _ = OPS.layer_output_backward(by_y, s, 0, *own.function)
-            by_z = grad.clone()
+            by_z = grad.clone() if own.is_gated else torch.empty_like(grad)
             by_z[:, 0] = 0
         if not own.is_gated:
             factors = logits.sigmoid()
-            for by_row, product in zip(*map(_gated_rows, (by_z, z)), strict=True):
+            for by_row, product, new in zip(*map(_gated_rows, (grad, z, by_z)), strict=True):
                 by_logits.view_as(by_row).addcmul_(by_row, product)
-                by_row *= factors.view_as(by_row)
+                torch.mul(by_row, factors.view_as(by_row), out=new)
             by_logits = torch.ops.aten.sigmoid_backward(by_logits, factors)
         by_others = []
         for k, (by_row, product, weight) in enumerate(zip(by_rows, products, own.others, strict=True)):
             gates = slice((k + 1) * c, None)
-            by_product, by_gates = OPS.row_gate_backward(by_row.view_as(product), product, logits[:, gates])
+            by_product, by_gates = OPS.row_gate_backward(
+                by_row.reshape(product.shape), product, logits[:, gates]
+            )
             by_logits[:, gates] += by_gates
             by_others.append(by_row + OPS.linear_input(by_product.flatten(1), weight).view_as(by_row))
         by_s = by_logits @ own.gate.T if by_s is None else torch.addmm(by_s, by_logits, own.gate.T)
