@@ -729,9 +729,8 @@ class Convolution(nn.Module):
         if weights.shape[1] > 1:
             return edge_rotate_sum(turn, _weighted(rows, weights), of)
         if not edges.once:
-            return edge_rotate_sum(
-                turn * weights[:, :, None], rows, of
-            )  # which has fewer columns than channels
+            weighted = turn * weights[:, :, None]  # which has fewer columns than there are channels
+            return edge_rotate_sum(weighted, rows, of)
         if edges.is_run:
             found: torch.Tensor = _SumOfRun.apply("edge_rotate_back", rows.shape[2], turn, rows, weights, of)
             return found
