@@ -22,10 +22,11 @@ from mdops.ops.graph import EdgeIndex, parts_of
 
 def has_tensor_cores(device: torch.device, degrees: int, channels: int) -> bool:
     """Whether a GPU has kernels by tensor cores for float32 rows of these sizes, which take `matmul`."""
-    narrow, wide = (channels, degrees) == (32, 2), channels == 64 and 0 < degrees <= 3
-    if not (narrow or wide):
+    if channels not in (32, 64) or not 0 < degrees <= 3:
         return False
-    return torch.cuda.get_device_capability(device) >= (8, 0) if narrow else has_hopper_kernels(device)
+    if channels == 32 and degrees < 3:  # others want more shared memory
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return has_hopper_kernels(device)
 
 
 def kernel_width(device: torch.device, degrees: int, channels: int) -> int | None:
