@@ -156,6 +156,7 @@ CASES: dict[str, tuple[int, list[Options]]] = {
             {"n_focus": 2},
             {"n_atten_head": 4},
             {"n_atten_head": 0},
+            {"lmax": 1},
             {"lmax": 3},
             {"l_schedule": [3, 2]},
             {"lmax": 3, "n_focus": 2, "grid_branch": 1, "ffn_blocks": 2},
