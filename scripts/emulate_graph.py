@@ -226,6 +226,8 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
                 (10, 16, 5),
                 (10, 16, 20),
                 (10, 16, 64),
+                (10, 16, 32),
+                (4, 4, 32),
                 (10, 16, 72),
                 (1, 1, 70),
                 (3, 25, 8),

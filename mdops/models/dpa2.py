@@ -469,7 +469,8 @@ class DPA2(EdgesByLength, GraphDescriptor):
     def _by_layers(self, near: Neighborhood, exchange: Exchange | None) -> Features:
         """As one function of what nodes begin with and of the pair vectors where nobody has to stop between layers, for
         their exchange or for memory: of some hundred atoms autograd takes as long as many operations."""
-        steps = None if exchange is not None else self._steps(near)
+        alone = exchange is None and not self.options.repformer.update_g1_has_attn
+        steps = self._steps(near) if alone else None
         if steps is None or len(near.types) >= MANY_ATOMS:
             return super()._by_layers(near, exchange)
         near = near.within(min(near.cutoff, self.cutoff))

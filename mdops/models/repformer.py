@@ -17,7 +17,7 @@ from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES, new_residuals
 from mdops.models.keys import places_key, residual_init_key, residual_key, switch_key
-from mdops.models.repformer_once import GraphOnce, LayerOnce, NodesOnce, layer_once
+from mdops.models.repformer_once import AttentionOnce, GraphOnce, LayerOnce, NodesOnce, layer_once
 from mdops.nn.net import Layer, array, tensor
 from mdops.nn.watch import OfWeights
 from mdops.ops import (
@@ -27,6 +27,7 @@ from mdops.ops import (
     edge_convolution,
     edge_correlation,
     edge_gather,
+    edge_rotate_outer,
     edge_scatter,
     edge_weighted_sum,
     own_message,
@@ -171,10 +172,15 @@ class LayerForm(NamedTuple):
 
     @property
     def goes_once(self) -> bool:
-        """Whether `mdops.models.repformer_once` has its first derivatives."""
+        """Whether `mdops.models.repformer_once` has its first derivatives, but for the attention of nodes and for
+        edges that `edges_go_once` excludes."""
         o = self.options
-        is_other = o.update_g1_has_attn or o.update_h2 or self.multiplies_nodes
-        return not is_other and (o.g1_out_conv or not o.update_g1_has_conv)
+        return o.g1_out_conv or not o.update_g1_has_conv
+
+    @property
+    def edges_go_once(self) -> bool:
+        """Whether it has those of the edges."""
+        return not (self.is_last or self.turns or self.multiplies_nodes)
 
     @property
     def edges_go_alone(self) -> bool:
@@ -339,7 +345,13 @@ class RepformerLayer(nn.Module):
         form, (e, h) = self.form, local
         if edges.once and form.goes_once and nodes.device.type == "cpu" and is_by_pytorch():
             return self._once(nodes, local, edges)
-        new = self._nodes(nodes, e, h, edges)
+        return self._with_edges(self._nodes(nodes, e, h, edges), nodes, local, edges)
+
+    def _with_edges(
+        self, new: torch.Tensor, nodes: torch.Tensor, local: Local, edges: Edges
+    ) -> tuple[torch.Tensor, Local]:
+        """The new numbers of nodes, with those of edges and their vectors, which the old nodes make."""
+        form, (e, h) = self.form, local
         if form.is_last:
             return new, local
         if edges.once and has_fused_message(e) and is_by_pytorch():
@@ -372,15 +384,24 @@ class RepformerLayer(nn.Module):
 
     def _once(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
         """The same, for first derivatives alone."""
-        (e, h), graph, smooth = local, edges.graph, self.form.smooth
-        absent = edges.empty if smooth else torch.zeros_like(edges.empty)
-        r = h * 3**-0.25 if self.form.attends else h
+        form, (e, h), graph = self.form, local, edges.graph
+        absent = edges.empty if form.smooth else torch.zeros_like(edges.empty)
+        r = h * 3**-0.25 if form.attends else h
+        layer = self._kept(self, self.constants) if edges.constants is None else edges.constants[self]
         new, made = layer_once(
-            self._kept(self, self.constants) if edges.constants is None else edges.constants[self],
+            layer,
             GraphOnce(graph.of_neighbor, graph.of_center, absent),
-            *(nodes, e, r, edges.weight, edges.mean_weight, edges.turning),
+            *(nodes, e, r, edges.weight, edges.mean_weight, self._turning(h, edges)),
         )
+        if layer.attention is not None:
+            new = new + self._node_attention(nodes, edges, layer.attention)
+        if made is None and edges.constants is None:
+            return self._with_edges(new, nodes, local, edges)
         return new, (e if made is None else made, h)
+
+    def _turning(self, h: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """`Edges.turning`, of vectors as layers have changed them."""
+        return h * edges.axis_weight if self.form.options.update_h2 else edges.turning
 
     def new_numbers(self, e: torch.Tensor) -> torch.Tensor:
         """Of edges that go alone, in the dtype of e (E, g2_dim)."""
@@ -396,7 +417,9 @@ class RepformerLayer(nn.Module):
         every, empty = self._product("linear1"), self._product("linear1").weight.new_empty(0)
         own: tuple[Any, Any] = (empty.view(0, 0), empty)
         filters, of_own, of_sum = every.weight[:0], empty, empty
-        keep, factors = self._factors("g1", 1 + o.g1_out_mlp + o.update_g1_has_conv)
+        attends = o.update_g1_has_attn
+        keep, factors = self._factors("g1", 1 + o.g1_out_mlp + o.update_g1_has_conv + attends)
+        attention = self._of_attention(factors.pop()) if attends else None
         if o.g1_out_mlp:
             product, of_own = self._product("g1_self_mlp"), factors[0]
             own = product.weight, product.bias
@@ -416,10 +439,11 @@ class RepformerLayer(nn.Module):
             keep=keep,
             axis=o.axis_neuron,
         )
-        edges = None if form.is_last or of_edges is not None else self._edge_constants()
+        edges = self._edge_constants() if form.edges_go_once and of_edges is None else None
         return LayerOnce(
             nodes,
             edges,
+            attention,
             kernel_code(o.activation_function),
             SHIFT if form.smooth else 0.0,
             o.attn2_has_gate,
@@ -451,7 +475,7 @@ class RepformerLayer(nn.Module):
     def _nodes(self, nodes: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges) -> torch.Tensor:
         """The new numbers of nodes."""
         o = self.form.options
-        turning = h * edges.axis_weight if o.update_h2 else edges.turning
+        turning = self._turning(h, edges)
         messages, joined, symmetric = [], [], []
         if o.g1_out_mlp:
             messages.append(self._after("g1_self_mlp", nodes))
@@ -528,20 +552,29 @@ class RepformerLayer(nn.Module):
             return axis_product(sums, axis).unflatten(1, (-1, axis)).mT.flatten(1)
         return (sums[:, :, :axis].mT @ sums).flatten(1)
 
-    def _node_attention(self, nodes: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """Of each node to its neighbours. Keys and values are products of the neighbours' numbers: their matrices are
-        multiplied with what belongs to the node, once an atom."""
-        o, graph = self.form.options, edges.graph
-        near, width, heads = edge_gather(nodes, graph.of_neighbor), o.attn1_hidden, o.attn1_nhead
-        keys, values = (
-            self._product("loc_attn.mapkv").weight.unflatten(1, (-1, heads)).split([width, o.g1_dim], dim=1)
-        )
-        query = self._product("loc_attn.mapq")(nodes).unflatten(1, (width, heads))
-        wanted = torch.einsum("ndh,cdh->nhc", query, keys).flatten(1) * width**-0.5
-        of_edges = edge_gather(wanted, graph.of_center).unflatten(1, (heads, -1))
-        p = self._shares((of_edges * near[:, None]).sum(2), edges)
-        attended = row_moments(p, near, graph.offsets)
-        return self._product("loc_attn.head_map")(torch.einsum("nhc,cvh->nhv", attended, values).flatten(1))
+    def _node_attention(
+        self, nodes: torch.Tensor, edges: Edges, constants: AttentionOnce | None = None
+    ) -> torch.Tensor:
+        """Of each node to its neighbours, with these or its own products."""
+        graph, heads = edges.graph, self.form.options.attn1_nhead
+        near = edge_gather(nodes, graph.of_neighbor)
+        own = self._of_attention() if constants is None else constants
+        wanted = linear(nodes, own.wanted).unflatten(1, (heads, -1))
+        logits = edge_rotate_outer(near[:, None], wanted, graph.of_center).squeeze(1)
+        attended = row_moments(self._shares(logits, edges), near, graph.offsets)
+        return linear(attended.flatten(1), own.joined, own.bias)
+
+    def _of_attention(self, factor: torch.Tensor | float = 1.0) -> AttentionOnce:
+        """Its weights. Heads have the neighbours' own numbers as keys and values: the matrices of keys are multiplied
+        with those of queries, those of values with what joins the heads."""
+        o, head = self.form.options, self._product("loc_attn.head_map")
+        query = self._of_heads("loc_attn.mapq", o.attn1_nhead)
+        both = self._of_heads("loc_attn.mapkv", o.attn1_nhead)
+        keys, values = both.split([o.attn1_hidden, o.g1_dim], 2)
+        wanted = (query @ keys.mT * o.attn1_hidden**-0.5).transpose(0, 1).flatten(1)
+        joined = values @ head.weight.unflatten(0, (o.attn1_nhead, -1))
+        assert head.bias is not None
+        return AttentionOnce(wanted, joined.flatten(0, 1) * factor, head.bias * factor)
 
     def _shares(self, logits: torch.Tensor, edges: Edges) -> torch.Tensor:
         """(E, H): the softmax over the edges of each atom and, where the layer is smooth, its empty places, times the

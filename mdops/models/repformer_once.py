@@ -32,17 +32,32 @@ class NodesOnce(NamedTuple):
     axis: int
 
 
+class AttentionOnce(NamedTuple):
+    """The attention of nodes to neighbours by H heads, which `layer_once` does not add.
+
+    Attributes:
+        wanted: (C, H C), the factors of a neighbour's numbers in each head's logit. joined: (H C, C), and bias: (C,),
+            of the means of neighbours' numbers.
+    """
+
+    wanted: torch.Tensor
+    joined: torch.Tensor
+    bias: torch.Tensor
+
+
 class LayerOnce(NamedTuple):
     """A layer.
 
     Attributes:
         nodes: what it makes of nodes. edges: of edges, and the factor of the old numbers; None: edges go nowhere.
+        attention: of nodes; None: there is none.
         activation: the code of f and its threshold.
         shift, gated, eps: of the attention of edges.
     """
 
     nodes: NodesOnce
     edges: tuple[float, EdgeLayerWeights] | None
+    attention: AttentionOnce | None
     activation: tuple[int, float]
     shift: float
     gated: bool

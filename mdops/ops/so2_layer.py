@@ -22,25 +22,28 @@ from mdops.ops.graph import EdgeIndex, parts_of
 
 def has_tensor_cores(device: torch.device, degrees: int, channels: int) -> bool:
     """Whether a GPU has kernels by tensor cores for float32 rows of these sizes, which take `matmul`."""
-    narrow, wide = (channels, degrees) == (32, 2), channels == 64 and 0 < degrees <= 3
-    if not (narrow or wide):
+    if channels not in (32, 64) or not 0 < degrees <= 3:
         return False
-    return torch.cuda.get_device_capability(device) >= (8, 0) if narrow else has_hopper_kernels(device)
+    if channels == 32 and degrees < 3:  # others want more shared memory
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return has_hopper_kernels(device)
 
 
-def kernel_width(device: torch.device, degrees: int, channels: int) -> int | None:
+def kernel_width(device: torch.device, degrees: int, channels: int, groups: int = 1) -> int | None:
     """The channels of rows that a GPU has kernels by tensor cores for: so many, or up to twice as many, which are zeros
-    then; None: it has none."""
-    widths = (width for width in (32, 64) if channels <= width <= 2 * channels)
+    then, or those of another of several groups; None: it has none."""
+    widths = [width for width in (32, 64) if channels <= width <= 2 * channels]
+    if groups > 1 and degrees == 3:
+        widths.reverse()  # two groups in a row take less time than one after the other
     return next((width for width in widths if has_tensor_cores(device, degrees, width)), None)
 
 
-def fused_width(x: torch.Tensor, degrees: int, channels: int) -> int | None:
+def fused_width(x: torch.Tensor, degrees: int, channels: int, groups: int = 1) -> int | None:
     """The channels of rows on x's device that `so2_layer` takes in less time than PyTorch's products, gates and sums
     take rows of so many channels; None: it takes more. On a GPU those of `kernel_width`, in float32."""
     if not x.is_cuda:
         return channels if degrees > 0 else None
-    return kernel_width(x.device, degrees, channels) if x.dtype == torch.float32 else None
+    return kernel_width(x.device, degrees, channels, groups) if x.dtype == torch.float32 else None
 
 
 def so2_layer(

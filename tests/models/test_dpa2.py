@@ -341,6 +341,9 @@ def test_too_few_places_are_named_with_their_cutoff():
         {"update_style": "res_incr", "update_g2_has_attn": False, "update_g1_has_drrd": False},
         {"update_g1_has_conv": False, "update_g1_has_grrg": False},
         {"update_g1_has_conv": False, "update_g1_has_drrd": False},
+        {"update_g1_has_attn": True},
+        {"update_g1_has_attn": True, "update_style": "res_avg", "update_g2_has_g1g1": True},
+        {"update_h2": True, "update_style": "res_incr"},
     ],
 )
 @pytest.mark.parametrize("smooth", [True, False])
@@ -377,6 +380,7 @@ def by_length(repinit=(), **options):
         {"update_style": "res_incr", "update_g1_has_drrd": False, "use_sqrt_nnei": False},
         {"update_g1_has_conv": False, "g1_out_mlp": False},
         {"update_g1_has_grrg": False},
+        {"update_g1_has_attn": True},
     ],
 )
 def test_few_functions_stand_for_edges_that_go_by_their_length(options, monkeypatch):

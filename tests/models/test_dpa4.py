@@ -401,6 +401,7 @@ def test_blocks_of_one_node_have_the_weights_of_now():
             {"lmax": 3, "focus_dim": 32, "n_focus": 3}, "cuda", "float32", 3e-5, marks=pytest.mark.gpu
         ),
         pytest.param({"focus_dim": 24}, "cuda", "float32", 3e-5, marks=pytest.mark.gpu),
+        pytest.param({"focus_dim": 32, "lmax": 1}, "cuda", "float32", 3e-5, marks=pytest.mark.gpu),
     ],
 )
 def test_groups_of_channels_go_by_fused_layers_in_simulations(options, device, dtype, most, monkeypatch):
@@ -412,7 +413,9 @@ def test_groups_of_channels_go_by_fused_layers_in_simulations(options, device, d
     found, groups, own = [], [], convolution.Convolution._sums_of_groups
     for more in (-1, 1) if device == "cpu" else ():  # rows that have zeros, or two groups and zeros
         with monkeypatch.context() as wider:
-            wider.setattr(convolution, "fused_width", lambda x, degrees, own, more=more: 2 * own + more)
+            wider.setattr(
+                convolution, "fused_width", lambda x, degrees, own, groups, more=more: 2 * own + more
+            )
             found.append(potential.compute(atoms))
             wider.setattr(convolution, "has_fused_messages", lambda *_: False)
             found.append(potential.compute(atoms))
@@ -475,7 +478,9 @@ def test_other_layers_are_fused_in_simulations(options, monkeypatch):
     calls, through, found = [], convolution.through, []
     monkeypatch.setattr(convolution, "through", lambda *args: (calls.append(1), through(*args))[1])
     for more in (-1, 1, 0):  # of two groups' channels: rows with zeros, of two groups, and of one
-        width = (lambda x, degrees, own: own) if not more else lambda x, degrees, own, n=more: 2 * own + n
+        width = (
+            (lambda x, degrees, own, _: own) if not more else lambda x, degrees, own, _, n=more: 2 * own + n
+        )
         monkeypatch.setattr(convolution, "fused_width", width)
         found.append([potential.compute(one) for one in boxes])
     monkeypatch.setattr(convolution, "has_order_moments", lambda *_: False)
@@ -621,6 +626,6 @@ def test_messages_and_their_sums_by_one_op(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("channels", "degree"), [(32, 2), (64, 1), (64, 3)])
+@pytest.mark.parametrize(("channels", "degree"), [(32, 1), (32, 2), (32, 3), (64, 1), (64, 3)])
 def test_one_product_in_the_place_of_three(channels, degree):
     kinds.check_one_product(layered(channels, degree))

@@ -45,20 +45,21 @@ def test_unknown_names_are_refused(name):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "custom" not in name and "_tf" not in name])
-def test_the_kernels_of_nets_have_them_in_float32(name, device):
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
+def test_the_kernels_of_nets_have_them(name, dtype, most, device):
     """To a few units in the last place of one or of x, and what is not a number stays so."""
     x = torch.cat([torch.linspace(-90, 90, 901), torch.linspace(-3, 3, 1201)]).double()
-    one = torch.ones(1, 1, device=device)
+    one = torch.ones(1, 1, dtype=dtype, device=device)
     y, slope = mlp_value_and_gradient(
-        x[:, None].float().to(device), [one, one], [0 * one[0], 0 * one[0]], activation=name, residual=False
+        x[:, None].to(device, dtype), [one, one], [0 * one[0], 0 * one[0]], activation=name, residual=False
     )
-    exact = x.float().double().requires_grad_()
+    exact = x.to(dtype).double().requires_grad_()
     wanted = formula(name, exact)
     (wanted_slope,) = torch.autograd.grad(wanted.sum(), exact)
-    limit = 1e-6 * (1 + x.abs())
+    limit = most * (1 + x.abs())
     assert ((y[:, 0].cpu() - wanted.detach()).abs() < limit).all()
     smooth = (x.abs() > 1e-5) & ((x - 6).abs() > 1e-5)
     assert ((slope[:, 0].cpu() - wanted_slope).abs() < limit)[smooth].all()
-    nan = torch.full((1, 1), torch.nan, device=device)
+    nan = torch.full((1, 1), torch.nan, dtype=dtype, device=device)
     y, slope = mlp_value_and_gradient(nan, [one, one], [one[0], one[0]], activation=name)
     assert y.isnan().all() and (slope.isnan().all() or name in ("linear", "none"))

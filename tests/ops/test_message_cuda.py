@@ -108,6 +108,29 @@ def test_wrong_indices_are_seen_and_read_nothing(sizes):
         torch.cuda.synchronize()
 
 
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize(("firsts", "seconds"), [(3, 2), (1, 0)])
+def test_no_rows_send_nothing(firsts, seconds, dtype):
+    def index(count):
+        none = torch.zeros(0, dtype=torch.int32, device="cuda")
+        return EdgeIndex(none, none, torch.zeros(count + 1, dtype=torch.int32, device="cuda"))
+
+    def numbers(*shape):
+        return torch.rand(shape, device="cuda", dtype=dtype, requires_grad=True)
+
+    tensors = (
+        numbers(0, 20),
+        numbers(20, 53),
+        numbers(firsts, 53),
+        numbers(seconds, 53),
+        numbers(0),
+        numbers(20),
+    )
+    first, second = index(firsts), index(seconds)
+    found = run(tensors, (first._replace(order=None), second, None), "silu")
+    assert all(not value.any() for value in found)
+
+
 # By tensor cores, with several warps a first, with weights in several runs and nothing kept; and by other kernels.
 FRAMED = [
     ((64, 128, 64), 32),

@@ -11,7 +11,9 @@ DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-13), (torch.float32, 3e-6)])
 @pytest.mark.parametrize("is_ordered", [True, False])
-@pytest.mark.parametrize(("degree", "channels"), [(1, 7), (1, 64), (2, 32), (2, 64), (3, 64), (4, 6)])
+@pytest.mark.parametrize(
+    ("degree", "channels"), [(1, 7), (1, 32), (1, 64), (2, 32), (2, 64), (3, 32), (3, 64), (4, 6)]
+)
 def test_products_of_moments_are_sums_of_products(degree, channels, is_ordered, dtype, most, device):
     """Values and derivatives, by the vectors of the frames, too. Atom 1 has no edges, atom 0 many, and the last edges
     have no atom; edges stand as atoms do, or anyhow."""

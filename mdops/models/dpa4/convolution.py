@@ -550,7 +550,7 @@ class Convolution(nn.Module):
 
     def _fused_width(self, x: torch.Tensor) -> int | None:
         """The channels of rows that fused layers take, of nodes like x; None: there are none."""
-        width = fused_width(x, self.lmax, self.width) if self.has_fused_layers else None
+        width = fused_width(x, self.lmax, self.width, self.groups) if self.has_fused_layers else None
         return None if self.options.so2_norm and width != self.width else width  # zeros would count in a norm
 
     def _row_layout(self, x: torch.Tensor) -> tuple[int, int]:

@@ -122,6 +122,17 @@ MDOPS_HD T tanh_fast(T x) {
   return x < T(0) ? -t : t;
 }
 
+// tanh of x that is not negative: without a sign and a limit, with which GCC would make branches of `silut`.
+template <class T>
+MDOPS_HD T tanh_upwards(T x) {
+#ifdef __CUDA_ARCH__
+  return tanh_fast(x);
+#else
+  const T e = expm1_clamped(T(2) * x);
+  return quotient(e, e + T(2));
+#endif
+}
+
 template <class T>
 MDOPS_HD T sigmoid_fast(T x) {
 #ifdef __CUDA_ARCH__
@@ -154,7 +165,7 @@ MDOPS_HD void activate(T x, T threshold, T* y, T* slope) {
 #endif
     // log(1 + e^x) = max(x, 0) + log(1 + e) with e = e^-|x|, and log(1 + e) = 2 artanh(z) with z <= 1/3.
     const T e = expm1_clamped(x > T(0) ? -x : x) + T(1), z = quotient(e, T(2) + e), z2 = z * z;
-    constexpr int terms = sizeof(T) == 4 ? 7 : 16;
+    constexpr int terms = sizeof(T) == 4 ? 7 : 15;  // GCC unrolls, and so vectorises, no loop of more than 16
     T sum = 0;
     for (int k = terms; k >= 0; --k) sum = sum * z2 + T(1) / T(2 * k + 1);
     *y = (x > T(0) ? x : T(0)) + T(2) * z * sum;
@@ -167,11 +178,12 @@ MDOPS_HD void activate(T x, T threshold, T* y, T* slope) {
     *y = x * s;
     *slope = s * (T(1) + x * (T(1) - s));
   } else if constexpr (kind == Activation::silut) {
-    const T s = sigmoid_fast(x), end = sigmoid_fast(threshold);
-    const T value = threshold * end, steep = end * (T(1) + threshold * (T(1) - end));
-    const T t = tanh_fast(steep * (x - threshold));
-    *y = x < threshold ? x * s : t + value;
-    *slope = x < threshold ? s * (T(1) + x * (T(1) - s)) : steep * (T(1) - t * t);
+    // silu up to the threshold, and a tanh of what is beyond: both of all numbers, so that loops vectorise.
+    const T end = sigmoid_fast(threshold), steep = end * (T(1) + threshold * (T(1) - end));
+    const T low = x < threshold ? x : threshold, s = sigmoid_fast(low);
+    const T t = tanh_upwards(steep * (x - low));
+    *y = low * s + t;
+    *slope = s * (T(1) + low * (T(1) - s)) * (T(1) - t * t);
   } else {
     *y = x;
     *slope = T(1);
@@ -199,7 +211,8 @@ MDOPS_HD void activate_twice(T x, T threshold, T* y, T* slope, T* curve) {
   } else if constexpr (kind == Activation::silut) {
     const T s = sigmoid_fast(x), bend = s * (T(1) - s), end = sigmoid_fast(threshold);
     const T steep = end * (T(1) + threshold * (T(1) - end)), t = tanh_fast(steep * (x - threshold));
-    *curve = x < threshold ? bend * (T(2) + x * (T(1) - T(2) * s)) : T(-2) * t * steep * *slope;
+    const T below = bend * (T(2) + x * (T(1) - T(2) * s)), above = T(-2) * t * steep * *slope;
+    *curve = x < threshold ? below : above;
   } else {
     *curve = x == x ? T(0) : x;
   }

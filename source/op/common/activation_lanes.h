@@ -39,6 +39,35 @@ inline __attribute__((always_inline)) Vector<float> sigmoid_lanes(const Vector<f
   return reciprocal(1.0f + __builtin_bit_cast(V, bits));
 }
 
+// Calls take(k, f(x), f'(x)) for the numbers x = z(k) of a vector. silut takes a loop for each step: GCC
+// makes branches of several in one.
+template <Activation kind, class T, class Numbers, class Take>
+inline __attribute__((always_inline)) void activate_vector(const Numbers& z, T threshold, const Take& take) {
+  const auto each = [](const auto& work) {
+    MDOPS_INDEPENDENT
+    for (int k = 0; k < kLanes<T>; ++k) work(k);
+  };
+  if constexpr (kind == Activation::silut) {
+    T low[kLanes<T>], beyond[kLanes<T>], end, steep;
+    activate<Activation::silu>(threshold, T(0), &end, &steep);
+    each([&](int k) { low[k] = z(k); });
+    const Vector<T> x = vector_at(low), below = x < threshold ? x : Vector<T>{} + threshold;
+    store(low, below), store(beyond, steep * (x - below));
+    each([&](int k) { beyond[k] = tanh_upwards(beyond[k]); });
+    each([&](int k) {
+      T f, slope;
+      activate<Activation::silu>(low[k], threshold, &f, &slope);
+      take(k, f + beyond[k], slope * (T(1) - beyond[k] * beyond[k]));
+    });
+  } else {
+    each([&](int k) {
+      T f, slope;
+      activate<kind>(z(k), threshold, &f, &slope);
+      take(k, f, slope);
+    });
+  }
+}
+
 // f(x), f'(x) and f''(x) of vectors.
 template <class T, bool SiLU>
 struct ActivationLanes {

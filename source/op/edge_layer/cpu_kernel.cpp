@@ -1,6 +1,7 @@
 // An atom's edges at a time, all that a layer makes of them in the nearest caches.
 #include <cmath>
 
+#include "common/activation_lanes.h"
 #include "common/some_lanes.h"
 #include "edge_attention/cpu_atom.h"
 #include "edge_layer/edge_layer.h"
@@ -66,12 +67,7 @@ class LayerOfAtom {
       panels_to_rows(sum_, n_, args_.width, of_edges(args_.saved));
       norm([](int64_t, const NormRow<T>&) {});
     }
-    with_activation(args_.activation, [&]<Activation kind>() {
-      each_number([&](T& z) {
-        T slope;
-        activate<kind>(z, args_.threshold, &z, &slope);
-      });
-    });
+    each_number([](T y, T) { return y; });
     const T *const e = of_edges(args_.e), keep = args_.keep;
     T* const out = of_edges(args_.out);
     each_row([&](auto place, auto lanes, int64_t j) {
@@ -86,12 +82,7 @@ class LayerOfAtom {
 
   void backward() const {
     make_own();
-    with_activation(args_.activation, [&]<Activation kind>() {
-      each_number([&](T& z) {
-        T y;
-        activate<kind>(z, args_.threshold, &y, &z);
-      });
-    });
+    each_number([](T, T slope) { return slope; });
     const T *const g = of_edges(args_.grad), keep = args_.keep;
     each_row([&](auto place, auto lanes, int64_t j) {
       const int64_t c = place.lane();
@@ -139,11 +130,17 @@ class LayerOfAtom {
       });
     });
   }
-  template <class Work>
-  void each_number(const Work& work) const {
+  // f of all numbers, or its slopes, as `take` of both says.
+  template <class Take>
+  void each_number(const Take& take) const {
     T* const z = z_.base;
-    MDOPS_INDEPENDENT
-    for (int64_t k = 0; k < n_ * weights_.lanes; ++k) work(z[k]);
+    with_activation(args_.activation, [&]<Activation kind>() {
+      for (int64_t first = 0; first < n_ * weights_.lanes; first += kLanes<T>) {
+        T* const at = z + first;
+        activate_vector<kind>([&](int k) { return at[k]; }, args_.threshold,
+                              [&](int k, T y, T slope) { at[k] = take(y, slope); });
+      }
+    });
   }
 
   // z = e A + a

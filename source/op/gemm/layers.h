@@ -7,6 +7,7 @@
 // descriptor wants them.
 #pragma once
 
+#include "common/activation_lanes.h"
 #include "gemm/bf16.h"
 #include "gemm/few.h"
 #include "gemm/net.h"
@@ -251,12 +252,7 @@ inline void activate_layer(const Net<T>& net, int n, const Panels<T>& product, c
       product.each([&](auto place) {
         const T* z = place.in(product, row);
         const auto take = use(row, place, timestep);
-        MDOPS_INDEPENDENT
-        for (int k = 0; k < kLanes<T>; ++k) {
-          T f, slope;
-          activate<kind>(z[k] + bias, threshold, &f, &slope);
-          take(k, f, slope);
-        }
+        activate_vector<kind>([&](int k) { return z[k] + bias; }, threshold, take);
       });
     }
   });

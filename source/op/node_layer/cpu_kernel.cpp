@@ -1,4 +1,5 @@
 // Blocks of nodes, all that a layer makes of them in the nearest caches.
+#include "common/activation_lanes.h"
 #include "common/lane_sums.h"
 #include "common/panel_rows.h"
 #include "common/some_lanes.h"
@@ -173,11 +174,10 @@ class LayerOfNodes {
     T* const numbers = of.base;
     const T threshold = args_.threshold;
     with_activation(args_.activation, [&]<Activation kind>() {
-      MDOPS_INDEPENDENT
-      for (int64_t k = 0; k < of.rows * of.cols; ++k) {
-        T y, slope;
-        activate<kind>(numbers[k], threshold, &y, &slope);
-        numbers[k] = take(y, slope);
+      for (int64_t first = 0; first < of.rows * of.cols; first += kLanes<T>) {
+        T* const at = numbers + first;
+        activate_vector<kind>([&](int k) { return at[k]; }, threshold,
+                              [&](int k, T y, T slope) { at[k] = take(y, slope); });
       }
     });
   }

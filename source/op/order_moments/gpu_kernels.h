@@ -449,14 +449,16 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const OrderMomentArg
 // f<L, channels>() of sizes that the compiler knows, if these are.
 template <class F>
 bool with_known(const OrderMomentShape& shape, const F& f) {
-  if (shape.channels == 32 && shape.degree == 2)
-    f.template operator()<2, 32>();
-  else if (shape.channels == 64 && shape.degree == 1)
-    f.template operator()<1, 64>();
-  else if (shape.channels == 64 && shape.degree == 2)
-    f.template operator()<2, 64>();
-  else if (shape.channels == 64 && shape.degree == 3)
-    f.template operator()<3, 64>();
+  if (shape.channels != 32 && shape.channels != 64) return false;
+  const auto with_degree = [&]<int L>() {
+    shape.channels == 32 ? f.template operator()<L, 32>() : f.template operator()<L, 64>();
+  };
+  if (shape.degree == 1)
+    with_degree.template operator()<1>();
+  else if (shape.degree == 2)
+    with_degree.template operator()<2>();
+  else if (shape.degree == 3)
+    with_degree.template operator()<3>();
   else
     return false;
   return true;

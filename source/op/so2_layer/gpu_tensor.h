@@ -26,7 +26,7 @@ namespace mdops {
 
 namespace gpu_so2 {
 
-constexpr int kTensorChannels = 32, kTensorWarps = 12, kTile = 16;
+constexpr int kTensorChannels = 32, kTile = 16;
 constexpr int kFour = kTensorChannels / 8;  // eights of a row of channels, and of columns at once
 
 // How many parts a number has, and whether those of the weights stand in shared memory or are made there.
@@ -63,6 +63,11 @@ struct Weights<Parts::two_stored> {
   static __device__ __forceinline__ uint4 parts(const Stored& two) { return two; }
 };
 
+// Of a block. There are fewer for degree 3, whose rows take more registers and places of factors.
+MDOPS_HD constexpr int tensor_warps(int degrees) {
+  return degrees < 3 ? 12 : 8;
+}
+
 // Where weights stand in shared memory, in places of eight by eight numbers. Back: W, U, V and G are
 // transposed, and behind them stand the columns of W that make scalars, and G.
 template <int kDegrees, bool kBack, bool kGated>
@@ -77,7 +82,8 @@ struct Layout {
   static constexpr int kWeights =
       kPlaces * kWarp * static_cast<int>(sizeof(typename Weights<kParts>::Stored));
   template <Parts kParts>
-  static constexpr int kBytes = kWeights<kParts> + kTensorWarps * kOwn * static_cast<int>(sizeof(float));
+  static constexpr int kBytes =
+      kWeights<kParts> + tensor_warps(kDegrees) * kOwn * static_cast<int>(sizeof(float));
 };
 
 // A lane's numbers of eight columns: two of row l / 4, two of row l / 4 + 8.
@@ -174,7 +180,7 @@ class Tile {
     Stored* const to = reinterpret_cast<Stored*>(net_memory()) + begin * kWarp;
     const int t = threadIdx.x % 4, g = threadIdx.x / 4 % 8;
 #pragma unroll 4
-    for (int k = threadIdx.x; k < depth * columns * kWarp; k += kTensorWarps * kWarp) {
+    for (int k = threadIdx.x; k < depth * columns * kWarp; k += tensor_warps(kDegrees) * kWarp) {
       const int from = number(k / kWarp / columns, 2 * t), n = number(k / kWarp % columns, g);
       to[k] = Weights<kParts>::stored(value(from, n), value(from + 1, n));
     }
@@ -406,7 +412,7 @@ class Tile {
 };
 
 template <int kDegrees, bool kBack, bool kGated, Parts kParts>
-__global__ void __launch_bounds__(kTensorWarps* kWarp, 1)
+__global__ void __launch_bounds__(tensor_warps(kDegrees) * kWarp, 1)
     tensor_kernel(const __grid_constant__ So2Args<float> args) {
   using Own = Tile<kDegrees, kBack, kGated, kParts>;
   Own::place_weights(args);
@@ -419,25 +425,38 @@ __global__ void __launch_bounds__(kTensorWarps* kWarp, 1)
     own.run(tile);
 }
 
+// f.operator()<degrees>() of rows of so many degrees, from 1 to 3.
+template <class F>
+auto with_degrees(int64_t degrees, const F& f) {
+  if (degrees == 1) return f.template operator()<1>();
+  if (degrees == 2) return f.template operator()<2>();
+  return f.template operator()<3>();
+}
+
 inline bool by_tensor_cores(const Gpu& gpu, const So2Args<float>& args) {
-  return gpu.limits().capability >= 80 && args.channels == kTensorChannels && args.degrees == 2 &&
-         Layout<2, true, true>::kBytes<Parts::two> <= gpu.limits().shared_bytes;
+  if (gpu.limits().capability < 80 || args.channels != kTensorChannels) return false;
+  if (args.degrees < 1 || args.degrees > 3) return false;
+  return with_degrees(args.degrees, [&]<int kDegrees>() {
+    return Layout<kDegrees, true, true>::template kBytes<Parts::two> <= gpu.limits().shared_bytes;
+  });
 }
 
 template <bool kBack, bool kGated>
 void run_tensor(const Gpu& gpu, const So2Args<float>& args) {
   const int64_t blocks = std::min<int64_t>(blocks_for(args.edges, kTile), gpu.limits().multiprocessors);
-  using Places = Layout<2, kBack, kGated>;
-  const auto launch = [&]<Parts kParts>() {
-    gpu.launch(tensor_kernel<2, kBack, kGated, kParts>, blocks, kTensorWarps * kWarp,
-               Places::template kBytes<kParts>, args);
-  };
-  if (args.parts == 1)
-    launch.template operator()<Parts::one>();
-  else if (Places::template kBytes<Parts::two_stored> <= gpu.limits().shared_bytes)
-    launch.template operator()<Parts::two_stored>();
-  else
-    launch.template operator()<Parts::two>();
+  with_degrees(args.degrees, [&]<int kDegrees>() {
+    using Places = Layout<kDegrees, kBack, kGated>;
+    const auto launch = [&]<Parts kParts>() {
+      gpu.launch(tensor_kernel<kDegrees, kBack, kGated, kParts>, blocks, tensor_warps(kDegrees) * kWarp,
+                 Places::template kBytes<kParts>, args);
+    };
+    if (args.parts == 1)
+      launch.template operator()<Parts::one>();
+    else if (Places::template kBytes<Parts::two_stored> <= gpu.limits().shared_bytes)
+      launch.template operator()<Parts::two_stored>();
+    else
+      launch.template operator()<Parts::two>();
+  });
 }
 
 }  // namespace gpu_so2
