@@ -269,11 +269,11 @@ class DPA3(GraphDescriptor):
                 angles = F.pad(angles, (0, graph.wide.a_dim - angles.shape[1]))
         return self._f(self._embedded(graph)), (edges, angles)
 
-    def bytes_of(self, local: Local) -> int:
+    def bytes_of(self, local: Local, graph: Edges) -> int:
         edges, angles = local
-        if angles.shape[1] == 1:
-            angles = angles.expand(-1, self.options.repflow.a_dim)
-        return super().bytes_of((edges, angles))
+        if graph.angle_vector is not None:  # angles are their cosines
+            angles = angles.expand(-1, graph.angle_vector.shape[1])
+        return super().bytes_of((edges, angles), graph)
 
     def values_alone(self) -> None:
         self._makes_axes = False

@@ -129,12 +129,12 @@ class GraphDescriptor(Descriptor):
         """Whether all layers may not fit into the device's memory, if each keeps so many bytes for the gradient."""
         return len(self.layers) * kept > _SHARE * device_memory(device)
 
-    def _atoms_at_once(self, local: Any, nodes: torch.Tensor) -> int:
-        """Of how many atoms a layer takes edges and angles together, where those of all may not fit."""
+    def _atoms_at_once(self, of_local: int, nodes: torch.Tensor) -> int:
+        """Of how many atoms a layer takes edges and angles together; those of all have so many bytes."""
         room = _SHARE_OF_RUN * device_memory(nodes.device)
-        return max(1, int(len(nodes) * room / (_RUNNING * self.bytes_of(local))))
+        return max(1, int(len(nodes) * room / (_RUNNING * of_local)))
 
-    def bytes_of(self, local: Any) -> int:
+    def bytes_of(self, local: Any, graph: Any) -> int:
         """Of the numbers of edges and angles between layers, where those before the first are these."""
         return _bytes(local)
 
@@ -150,8 +150,9 @@ class GraphDescriptor(Descriptor):
         nodes, local = self.start(graph)
         once = near.first_derivative_only
         in_runs = once and self.goes_in_runs and near.graph_room is None
-        if in_runs and self._fills_memory(_KEPT * self.bytes_of(local), nodes.device):
-            size = self._atoms_at_once(local, nodes)
+        of_local = self.bytes_of(local, graph) if in_runs else 0
+        if in_runs and self._fills_memory(_KEPT * of_local, nodes.device):
+            size = self._atoms_at_once(of_local, nodes)
             del graph, nodes, local
             return self._in_runs(near, exchange, size)
         counts, run = once and not is_exported() and len(nodes) >= MANY_ATOMS, _run

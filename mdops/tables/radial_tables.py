@@ -36,13 +36,16 @@ def radial_splines(
     """For systems of these types; None where splines reach no such accuracy, or there would be more numbers."""
     like = descriptor.type_embedding.adam_type_embedding
     exact = copy.deepcopy(descriptor).to("cpu", torch.float64)
+    most_points = most_numbers // (len(types) ** 2 * sum(_widths(exact, types)))
+    if most_points < _FIRST:
+        return None
     found = choose_intervals(exact, types, _ROOM[like.dtype] * tolerance)
     if found is None:
         return None
     points, matrix = collocation(found[0])
-    values = _functions(exact, points * (exact.options.rcut / found[0]), types)
-    if sum(one.numel() for one in values.values()) > most_numbers:
+    if len(points) > most_points:
         return None
+    values = _functions(exact, points * (exact.options.rcut / found[0]), types)
     tables = {
         name: matrix.solve(one).flatten(0, 1).contiguous().to(like.device, like.dtype)
         for name, one in values.items()
@@ -57,13 +60,19 @@ def _functions(descriptor: DPA4, r: torch.Tensor, types: Sequence[int]) -> dict[
     return descriptor.radial_functions(clamped(r, *_NEAREST), torch.tensor(types))
 
 
+def _widths(descriptor: DPA4, types: Sequence[int]) -> list[int]:
+    """How many functions each name has."""
+    found = _functions(descriptor, torch.full((1,), DEFAULT_R_MIN, dtype=torch.float64), types[:1])
+    return [one.shape[-1] for one in found.values()]
+
+
 def spline_error(descriptor: DPA4, types: Sequence[int], intervals: int, looks: int | None = None) -> float:
     """The largest error of splines beyond 0.5 A, in the values and in the slopes of each name's functions over the
     largest that these have; in all intervals, or in so many (`glanced_at`). `descriptor` is in float64."""
     points, matrix = collocation(intervals)
     step = descriptor.options.rcut / intervals
     first = math.ceil(DEFAULT_R_MIN / step)
-    widths = [one.shape[-1] for one in _functions(descriptor, points[:1], types[:1]).values()]
+    widths = _widths(descriptor, types)
 
     def function(r: torch.Tensor) -> torch.Tensor:
         return torch.cat(list(_functions(descriptor, r, types).values()), -1)

@@ -1,5 +1,7 @@
 """DPA-3, against DeePMD-kit and in use."""
 
+from types import SimpleNamespace
+
 import kind_cases as kinds
 import numpy as np
 import pytest
@@ -109,14 +111,20 @@ def test_atoms_in_runs_have_the_same_answers(case, monkeypatch):
 def test_runs_are_chosen_by_the_memory_that_there_is(monkeypatch):
     descriptor, nodes = kinds.load_case("dpa3_base").model.descriptor, torch.zeros(100, 4)
     local = torch.zeros(250, 4), torch.zeros(250, 4)  # 8,000 bytes
-    assert descriptor.bytes_of((local[0], torch.zeros(250, 1))) == 8000  # where angles are their cosines
+    for angles, vector in (
+        (local[1], None),
+        (torch.zeros(250, 1), torch.zeros(1, 4)),
+    ):  # the latter: their cosines
+        assert descriptor.bytes_of((local[0], angles), SimpleNamespace(angle_vector=vector)) == 8000
+    wide = SimpleNamespace(angle_vector=torch.zeros(1, 8))  # with zeros behind them
+    assert descriptor.bytes_of((local[0], torch.zeros(250, 1)), wide) == 12_000
     layers = len(descriptor.layers)
     for memory, forgets in ((32_000 * layers, False), (32_000 * layers - 1, True)):
         monkeypatch.setattr("mdops.models.graph.memory", lambda given=memory: given)
         assert descriptor._fills_memory(16_000, nodes.device) == forgets
-        assert descriptor._atoms_at_once(local, nodes) == int(100 * memory / 16 / 64_000)
+        assert descriptor._atoms_at_once(8000, nodes) == int(100 * memory / 16 / 64_000)
     monkeypatch.setattr("mdops.models.graph.memory", lambda: 1000)
-    assert descriptor._atoms_at_once(local, nodes) == 1
+    assert descriptor._atoms_at_once(8000, nodes) == 1
 
 
 def test_the_last_layer_makes_edges_and_angles_for_axes_alone():

@@ -128,6 +128,31 @@ def test_tables_are_not_larger_than_there_is_room(monkeypatch):
         potential.compute(alloy())
 
 
+@pytest.mark.parametrize("spare", [-1, 0])
+def test_tables_without_room_are_not_made(spare, monkeypatch):
+    """Those of many types and of functions of each channel would take more memory than there is."""
+    descriptor, types, made = (
+        new_potential({**BY_BLOCKS, "radial_so2_rank": 0}).model.descriptor,
+        (0, 1) * 4,
+        [],
+    )
+    whole = radial_tables.radial_splines(descriptor, types, 1e-4, 2**27)
+    numbers, own = sum(table.numel() for table in whole.tables.values()), radial_tables._functions
+
+    def functions(descriptor, r, types):
+        found = own(descriptor, r, types)
+        made.append(sum(one.numel() for one in found.values()))
+        return found
+
+    monkeypatch.setattr(radial_tables, "_functions", functions)
+    found = radial_tables.radial_splines(descriptor, types, 1e-4, numbers + spare)
+    assert (found is None) == (spare < 0)
+    assert (max(made) == numbers) == (spare == 0)
+    made.clear()
+    assert radial_tables.radial_splines(descriptor, types, 1e-4, numbers // 20) is None
+    assert len(made) == 1
+
+
 def test_new_weights_make_new_tables():
     potential = new_potential(BY_BLOCKS)
     potential.use_spline()
