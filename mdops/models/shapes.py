@@ -57,7 +57,8 @@ def check_collection(nets: Tree, options: Tree, ndim: int, ntypes: int, place: s
         if net is not None:
             at = f"{place}.networks[{i}]"
             for key in ("resnet_dt", "activation_function"):
-                if key in net:
+                # Where there are no hidden layers, no function is used.
+                if key in net and (key != "activation_function" or options["neuron"]):
                     require_same(net[key], options[key], f"{at}.{key}")
             if net.get("@class") == TabulatedNet.CLASS:
                 _check_tabulated(net, options["neuron"][-1], at)

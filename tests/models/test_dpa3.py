@@ -14,6 +14,8 @@ from mdops.models import GraphDescriptor, dpa3, repflow
 from mdops.models.graph import run_counted
 from mdops.models.repflow import RepflowLayer
 from mdops.system import from_atoms
+from mdops.train import PairLists, load_dataset
+from mdops.train.model.random import random_potential
 
 REPFLOW = {
     "n_dim": 8,
@@ -106,6 +108,16 @@ def test_atoms_in_runs_have_the_same_answers(case, monkeypatch):
     np.testing.assert_allclose(found["atom_energy"], wanted["atom_energy"], rtol=1e-14)
     for name in ("forces", "virial"):
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-12, atol=1e-13)
+
+
+def test_fitting_nets_without_hidden_layers_are_read_again(tmp_path):
+    config = kinds.training_input(with_repflow(), 1, neuron=[], activation_function="gelu_tf")
+    data = load_dataset(kinds.EMT, ["Cu", "Al"])
+    lists = PairLists(data, config.model.cutoff)
+    potential = random_potential(config, data, lists, seed=3, dtype=torch.float64)
+    potential.save(tmp_path / "model.dp")
+    again, atoms = mdops.load(tmp_path / "model.dp", dtype="float64"), kinds.alloy()
+    np.testing.assert_array_equal(again.compute(atoms)["forces"], potential.compute(atoms)["forces"])
 
 
 def test_runs_are_chosen_by_the_memory_that_there_is(monkeypatch):
