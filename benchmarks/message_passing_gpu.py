@@ -37,6 +37,7 @@ from mdops.md.motion import set_velocities
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import NeighborList
 from mdops.system import System
+from mdops.tracing import capturing
 from mdops.train.config.read import parse_config
 from mdops.train.loop.trainer import Trainer
 
@@ -66,7 +67,7 @@ def step(potential: Potential, box: Atoms, *, profiled: bool) -> dict[str, Any]:
     torch.cuda.synchronize()
     once = torch.cuda.max_memory_allocated() / 2**30
     torch.cuda.empty_cache()
-    with torch.cuda.graph(graph, stream=stream):
+    with capturing(graph, stream=stream):
         evaluator(system, pairs, check=False)
     graph.replay()
     ms, spread = milliseconds(graph, max(1, min(20, 20_000 // len(box))))

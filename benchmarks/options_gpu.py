@@ -22,6 +22,7 @@ from message_passing_gpu import with_room
 
 from mdops import Potential
 from mdops.system import System
+from mdops.tracing import capturing
 
 Options = dict[str, Any]
 DTYPE = "dtype"
@@ -180,7 +181,7 @@ def step(potential: Potential, system: System, pairs: Any) -> float:
     with torch.cuda.stream(stream):
         evaluator(system, pairs, check=False)
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream):
+    with capturing(graph, stream=stream):
         evaluator(system, pairs, check=False)
     graph.replay()
     return milliseconds(graph, 5)[0]
