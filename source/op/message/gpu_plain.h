@@ -8,7 +8,7 @@
 namespace mdops::gpu_message {
 
 constexpr int kPlainWarps = 4, kPlainBlocks = 8;  // of a block, and of a multiprocessor at once
-constexpr int kPlainFirsts = 32;  // so many a multiprocessor and more have a warp each
+constexpr int kPlainFirsts = 32;                  // so many a multiprocessor and more have a warp each
 
 // What a warp sums up, a number a column each.
 template <class T>
