@@ -123,6 +123,9 @@ def test_kernels_of_hopper_are_taken_where_they_were_built(well):
     well.setattr(_library, "_is_for_hopper", True)
     well.setattr(torch.cuda, "get_device_capability", lambda index: (8, 0))
     assert ways() == (False, False, False, True)
+    well.setattr(torch.cuda, "get_device_capability", lambda index: (8, 9))
+    assert ways() == (False, False, False, False), "it has too little shared memory for degree 2"
+    assert has_tensor_cores(rows.device, 1, 32) and not has_tensor_cores(rows.device, 3, 32)
 
 
 @pytest.mark.parametrize("device", ["meta", "mps", "nowhere", "cuda:x", 3.5, None])

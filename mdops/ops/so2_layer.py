@@ -19,14 +19,18 @@ from mdops.ops._register import (
 from mdops.ops.edge_frames import MOST_FRAME_DEGREE
 from mdops.ops.graph import EdgeIndex, parts_of
 
+# Compute capabilities whose blocks have 99 kB of shared memory at most: the weights of degree 2 take 144.
+_LITTLE_MEMORY = (8, 6), (8, 9), (12, 0), (12, 1)
+
 
 def has_tensor_cores(device: torch.device, degrees: int, channels: int) -> bool:
     """Whether a GPU has kernels by tensor cores for float32 rows of these sizes, which take `matmul`."""
     if channels not in (32, 64) or not 0 < degrees <= 3:
         return False
-    if channels == 32 and degrees < 3:  # others want more shared memory
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    return has_hopper_kernels(device)
+    if channels == 64 or degrees == 3:  # these want more than even an A100 has
+        return has_hopper_kernels(device)
+    capability = torch.cuda.get_device_capability(device)
+    return capability >= (8, 0) and (degrees == 1 or capability not in _LITTLE_MEMORY)
 
 
 def kernel_width(device: torch.device, degrees: int, channels: int, groups: int = 1) -> int | None:
