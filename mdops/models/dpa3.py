@@ -110,6 +110,11 @@ _VARIABLE_NODE = schema.Node(
 )
 
 
+def _padded(rows: torch.Tensor, width: int) -> torch.Tensor:
+    """Rows with zeros behind their numbers; the same where there are so many."""
+    return F.pad(rows, (0, width - rows.shape[1])) if rows.shape[1] < width else rows
+
+
 @register
 class DPA3(GraphDescriptor):
     """D_i = n_i after the last layer, and the type embedding of i beside it if `concat_output_tebd`.
@@ -238,12 +243,13 @@ class DPA3(GraphDescriptor):
         condition = self._condition(near.system) if self.options.add_chg_spin_ebd else None
         made = lengths, frame, of_edges, inner, cosines[:, None], of_angles, condition, near.matmul
         is_plain = near.first_derivative_only and frame.is_cuda and frame.dtype == torch.float32
-        is_plain = is_plain and self._is_silu
-        wide = (None if is_exported() or not is_plain else self._wide(frame.device)) or o
-        at_once = is_plain and has_tensor_cores(frame.device, *wide.rows_of_messages[0])
+        found = self._wide(frame.device) if is_plain and not is_exported() else None
+        wide = o if found is None else found
+        is_taken = is_plain and self._is_silu
+        at_once = is_taken and has_tensor_cores(frame.device, *wide.rows_of_messages[0])
         takes_cosines = at_once and o.update_angle and self.angle_embedding.bias is None
         takes_cosines = takes_cosines and takes_numbers(frame.device, *wide.rows_of_messages[1])
-        vector = F.pad(self.angle_embedding.weight, (0, wide.a_dim - o.a_dim)) if takes_cosines else None
+        vector = _padded(self.angle_embedding.weight, wide.a_dim) if takes_cosines else None
         ways = near.first_derivative_only, at_once, vector, None if wide == o else wide
         return Edges(graph, near.centers, *made, *ways)
 
@@ -264,9 +270,9 @@ class DPA3(GraphDescriptor):
             edges = self._f(edges)
         angles = graph.cosines if graph.angle_vector is not None else self.angle_embedding(graph.cosines)
         if graph.wide is not None:
-            edges = F.pad(edges, (0, graph.wide.e_dim - edges.shape[1]))
+            edges = _padded(edges, graph.wide.e_dim)
             if graph.angle_vector is None:
-                angles = F.pad(angles, (0, graph.wide.a_dim - angles.shape[1]))
+                angles = _padded(angles, graph.wide.a_dim)
         return self._f(self._embedded(graph)), (edges, angles)
 
     def bytes_of(self, local: Local, graph: Edges) -> int:
