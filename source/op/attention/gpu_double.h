@@ -77,15 +77,13 @@ __device__ __forceinline__ void add_products(const DoubleTile<kEights>& coeffici
     if (8 * n >= others.count) break;
     const auto& c = coefficients[n];
     const double a[4] = {c[0], c[2], c[1], c[3]};
-    const double *const first = others.row(lane.column(n, 0)) + 2 * lane.g, *const second =
-                                                                                others.row(
-                                                                                    lane.column(n, 1)) +
-                                                                                2 * lane.g;
+    const double* const first = others.row(lane.column(n, 0)) + 2 * lane.g;
+    const double* const second = others.row(lane.column(n, 1)) + 2 * lane.g;
     double2 x[kDoubleAhead + 1], y[kDoubleAhead + 1];
     const auto ask = [&](int m) {
-      if (m < kDoubleSixteens && 16 * m < others.width)
-        x[m % (kDoubleAhead + 1)] = two_of(first + 16 * m),
-                              y[m % (kDoubleAhead + 1)] = two_of(second + 16 * m);
+      if (m >= kDoubleSixteens || 16 * m >= others.width) return;
+      x[m % (kDoubleAhead + 1)] = two_of(first + 16 * m);
+      y[m % (kDoubleAhead + 1)] = two_of(second + 16 * m);
     };
 #pragma unroll
     for (int m = 0; m < kDoubleAhead; ++m) ask(m);

@@ -68,6 +68,18 @@ inline __attribute__((always_inline)) void activate_vector(const Numbers& z, T t
   }
 }
 
+// take(f(x), f'(x)) in the place of each number x of whole vectors.
+template <class T, class Take>
+void activate_numbers(T* numbers, int64_t count, Activation activation, T threshold, const Take& take) {
+  with_activation(activation, [&]<Activation kind>() {
+    for (int64_t first = 0; first < count; first += kLanes<T>) {
+      T* const at = numbers + first;
+      activate_vector<kind>([&](int k) { return at[k]; }, threshold,
+                            [&](int k, T y, T slope) { at[k] = take(y, slope); });
+    }
+  });
+}
+
 // f(x), f'(x) and f''(x) of vectors.
 template <class T, bool SiLU>
 struct ActivationLanes {

@@ -133,14 +133,7 @@ class LayerOfAtom {
   // f of all numbers, or its slopes, as `take` of both says.
   template <class Take>
   void each_number(const Take& take) const {
-    T* const z = z_.base;
-    with_activation(args_.activation, [&]<Activation kind>() {
-      for (int64_t first = 0; first < n_ * weights_.lanes; first += kLanes<T>) {
-        T* const at = z + first;
-        activate_vector<kind>([&](int k) { return at[k]; }, args_.threshold,
-                              [&](int k, T y, T slope) { at[k] = take(y, slope); });
-      }
-    });
+    activate_numbers(z_.base, n_ * weights_.lanes, args_.activation, args_.threshold, take);
   }
 
   // z = e A + a

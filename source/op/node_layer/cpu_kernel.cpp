@@ -171,15 +171,7 @@ class LayerOfNodes {
   }
   template <class Take>
   void each_number(const Panels<T>& of, const Take& take) const {
-    T* const numbers = of.base;
-    const T threshold = args_.threshold;
-    with_activation(args_.activation, [&]<Activation kind>() {
-      for (int64_t first = 0; first < of.rows * of.cols; first += kLanes<T>) {
-        T* const at = numbers + first;
-        activate_vector<kind>([&](int k) { return at[k]; }, threshold,
-                              [&](int k, T y, T slope) { at[k] = take(y, slope); });
-      }
-    });
+    activate_numbers(of.base, of.rows * of.cols, args_.activation, args_.threshold, take);
   }
   void by_z(const T* z, const T* factor, int64_t first, int64_t count, const Panels<T>& to) const {
     rows_to_panels(z + first * args_.width, count, args_.width, to);
