@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cuda_inference import SKIN, listed, milliseconds, repeated, structure
+from cuda_inference import repeated, structure
 from deepmd_examples import model_of
 from machine import machine
-from message_passing_gpu import with_room
-
-from mdops import Potential
-from mdops.system import System
-from mdops.tracing import capturing
+from message_passing_gpu import step
 
 Options = dict[str, Any]
 DTYPE = "dtype"
@@ -173,20 +169,6 @@ CASES: dict[str, tuple[int, list[Options]]] = {
 }
 
 
-@torch.no_grad()
-def step(potential: Potential, system: System, pairs: Any) -> float:
-    """Milliseconds."""
-    evaluator, stream, graph = potential.evaluator(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        evaluator(system, pairs, check=False)
-    torch.cuda.synchronize()
-    with capturing(graph, stream=stream):
-        evaluator(system, pairs, check=False)
-    graph.replay()
-    return milliseconds(graph, 5)[0]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--inputs", type=Path, required=True)
@@ -205,9 +187,7 @@ def main() -> None:
             potential = model_of(name, args.inputs, **own).to("cuda")
             if DTYPE in options:
                 potential = potential.to(getattr(torch, options[DTYPE]))
-            system, pairs = listed(potential, [repeated(unit, atoms)], SKIN)
-            system.find_atoms_by_type(len(potential.type_map))
-            ms = step(potential, system, with_room(potential, system, pairs))
+            ms = step(potential, repeated(unit, atoms), profiled=False)["ms"]
             found.append({"options": options, "ms": ms, "ratio": ms / found[0]["ms"] if found else 1.0})
             print(f"{name:16} {atoms:6} atoms {ms:8.3f} ms {found[-1]['ratio']:6.2f}  {options}", flush=True)
             torch.cuda.empty_cache()
