@@ -890,14 +890,17 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
         )
         wrong = {"grad": (0, random(4, columns + 1, channels))}
         samples.append(Sample("edge_rotate_back_backward", (x, turn, y, weight, *index_of), bad=wrong))
-    for index_of, degree, channels in (
-        (both[0], 1, 6),
-        (both[1], 2, 32),
-        (both[0], 0, 5),
-        (both[1], 3, 64),
-        (both[0], 7, 3),
+    for index_of, degree, channels, groups in (
+        (both[0], 1, 6, 1),
+        (both[1], 2, 32, 1),
+        (both[0], 0, 5, 1),
+        (both[1], 3, 64, 1),
+        (both[0], 7, 3, 1),
+        (both[1], 1, 6, 3),
+        (both[0], 2, 32, 2),
+        (both[1], 3, 64, 2),
     ):
-        samples += _order_moment_samples(random, index_of, degree, channels)
+        samples += _order_moment_samples(random, index_of, degree, channels, groups)
     taken, back = (
         torch.tensor(x, dtype=torch.int32, device=p["d"].device)
         for x in ([3, -1, 0, 4, 1], [2, 4, -1, 0, 3, -1])
@@ -1228,15 +1231,15 @@ def _order_samples(random: Callable[..., Any]) -> list[Sample]:
 
 
 def _order_moment_samples(
-    random: Callable[..., Any], index_of: tuple[Any, ...], degree: int, channels: int
+    random: Callable[..., Any], index_of: tuple[Any, ...], degree: int, channels: int, groups: int
 ) -> list[Sample]:
     """Rows of seven edges, of four nodes."""
     rows, columns = 3 * degree + 1, (degree + 1) ** 2
-    turn, y, weight = random(7, rows, columns), random(7, rows, channels), random(7, 1)
+    turn, y, weight = random(7, rows, columns), random(7, rows, channels), random(7, groups)
     bad: dict[str, tuple[int, Any]] = {
         "turn": (0, random(7, rows, columns + 1)),
         "y": (1, random(7, rows + 1, channels)),
-        "weight": (2, random(7, 2)),
+        "weight": (2, random(7, channels + 1)),
         "index": (3, index_of[0] + 9),
         "offsets": (5, index_of[2] + 1),
     }

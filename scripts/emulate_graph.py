@@ -120,7 +120,7 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.T
         sums = (nodes, turn.shape[2], turn.shape[1] * channels)
         backward = op.endswith("_backward")
         out = results(*((one.shape for one in (turn, y, weight)) if backward else [sums]), like=first.dtype)
-        run(op, out, (edges, nodes, degree, channels), is_double)
+        run(op, out, (edges, nodes, degree, channels, weight.shape[1]), is_double)
     elif op.startswith("edge_rotate"):
         sums = op == "edge_rotate_sum"
         edges, nodes, channels = len(given[2]), len(given[4]) - 1, given[1].shape[2]
@@ -249,9 +249,11 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
                 check(library, "edge_rotate_back", (turn, y, weight, *of))
                 check(library, "edge_rotate_back_backward", (x, turn, y, weight, *of))
                 if rows == 3 * (rows // 3) + 1 and columns == (rows // 3 + 1) ** 2:
-                    check(library, "order_moments", (turn, y, weight, *of))
                     grad = torch.randn(125, columns, rows * channels, generator=gen).to(dtype)
-                    check(library, "order_moments_backward", (grad, turn, y, weight, *of))
+                    for groups in (1, 2) if channels % 2 == 0 else (1,):
+                        shares = torch.randn(len(turn), groups, generator=gen).to(dtype)
+                        check(library, "order_moments", (turn, y, shares, *of))
+                        check(library, "order_moments_backward", (grad, turn, y, shares, *of))
         x, grad, direction = torch.randn(3, room, 5, generator=gen).to(dtype)
         check(library, "segment_softmax", (x, offsets))
         check(library, "segment_softmax_backward", (grad, x, offsets))

@@ -31,14 +31,14 @@ def order_moments(turn: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, of:
         turn: (E, 3 L + 1, (L + 1)^2) float32 or float64, as those of `edge_frames` with |m| up to 1. What is in columns
             of another degree than the row's is not read.
         y: (E, 3 L + 1, C), rows as `so2_layer` has them.
-        weight: (E, 1).
+        weight: (E, G), of G equal groups of channels.
         of: of E edges and M nodes.
 
     Returns:
         (M, (L + 1)^2, (3 L + 1) C): of each column A_0 (l' = 0 .. L), A_u and A_v (l' = 1 .. L) side by side.
 
     Raises:
-        RuntimeError: as for `edge_scatter`.
+        RuntimeError: as for `edge_scatter`, or G does not divide C.
     """
     return call("order_moments", turn, y, weight, *parts_of(of))
 

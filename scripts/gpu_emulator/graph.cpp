@@ -163,7 +163,8 @@ void edge_rotate_outer(Call c) {
 
 template <class T>
 OrderMomentArgs<T> order_moment_args(Call& c) {
-  OrderMomentArgs<T> a{{c.size(), c.size(), c.size(), c.size()}, c.next<T>(), c.next<T>(), c.next<T>()};
+  OrderMomentArgs<T> a{
+      {c.size(), c.size(), c.size(), c.size(), c.size()}, c.next<T>(), c.next<T>(), c.next<T>()};
   a.of = {c.next(), c.next(), c.next(), a.shape.edges};
   return a;
 }

@@ -12,11 +12,15 @@ DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-13), (torch.float32, 3e-6)])
 @pytest.mark.parametrize("is_ordered", [True, False])
 @pytest.mark.parametrize(
-    ("degree", "channels"), [(1, 7), (1, 32), (1, 64), (2, 32), (2, 64), (3, 32), (3, 64), (4, 6)]
+    ("degree", "channels", "groups"),
+    [
+        *[(1, 7, 1), (1, 32, 1), (1, 64, 1), (2, 32, 1), (2, 64, 1), (3, 32, 1), (3, 64, 1), (4, 6, 1)],
+        *[(1, 9, 3), (1, 32, 2), (2, 32, 2), (2, 64, 2), (3, 32, 2), (3, 64, 2), (3, 64, 4), (4, 6, 2)],
+    ],
 )
-def test_products_of_moments_are_sums_of_products(degree, channels, is_ordered, dtype, most, device):
+def test_products_of_moments_are_sums_of_products(degree, channels, groups, is_ordered, dtype, most, device):
     """Values and derivatives, by the vectors of the frames, too. Atom 1 has no edges, atom 0 many, and the last edges
-    have no atom; edges stand as atoms do, or anyhow."""
+    have no atom; edges stand as atoms do, or anyhow. Groups of channels have weights of their own."""
     random = torch.Generator().manual_seed(degree)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -30,14 +34,18 @@ def test_products_of_moments_are_sums_of_products(degree, channels, is_ordered, 
     index = EdgeIndex.of(nodes.int(), atoms)
     if is_ordered:
         index = EdgeIndex(nodes.int(), None, index.offsets)
-    middle = draw((degree + 1) * channels, (degree + 1) * channels)
-    both = draw(own, 2 * own)
+    # Products keep to their group of channels.
+    group = torch.arange(channels) // (channels // groups)
+    keeps = (group[:, None] == group).double()
+    middle = draw((degree + 1) * channels, (degree + 1) * channels) * keeps.tile(degree + 1, degree + 1)
+    both = draw(own, 2 * own) * keeps.tile(degree, 2 * degree)
     vectors, y, weight = (
-        one.requires_grad_() for one in (draw(edges, 3), draw(edges, rows, channels), draw(edges, 1))
+        one.requires_grad_() for one in (draw(edges, 3), draw(edges, rows, channels), draw(edges, groups))
     )
     _, turn = edge_frames(vectors, degree, 1)
     products = so2_layer(y, middle, both) - y
-    want = edge_rotate_sum(turn * weight[:, :, None], products, index)
+    weighted = products.unflatten(2, (groups, -1)) * weight[:, None, :, None]
+    want = edge_rotate_sum(turn, weighted.flatten(2), index)
     grad = draw(*want.shape)
     by_each = torch.autograd.grad(want, (vectors, y, weight), grad)
 

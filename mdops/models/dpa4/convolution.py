@@ -83,10 +83,19 @@ class _SumOfRun(torch.autograd.Function):
         return None, None, *by_arguments, None
 
 
-def _widened(rows: torch.Tensor, width: int) -> torch.Tensor:
-    """Rows (.., C) with zeros behind their channels."""
-    more = width - rows.shape[-1]
-    return nn.functional.pad(rows, (0, more)) if more else rows
+def _widened(rows: torch.Tensor, width: int, groups: range) -> torch.Tensor:
+    """Rows (.., C) of so many channels, with zeros behind those of each group."""
+    if width == rows.shape[-1]:
+        return rows
+    each = rows.unflatten(-1, (len(groups), -1))
+    return nn.functional.pad(each, (0, width // len(groups) - each.shape[-1])).flatten(-2)
+
+
+def _narrowed(rows: torch.Tensor, channels: int, groups: range) -> torch.Tensor:
+    """What `_widened` had, of so many channels."""
+    if channels == rows.shape[-1]:
+        return rows
+    return rows.unflatten(-1, (len(groups), -1))[..., : channels // len(groups)].flatten(-2)
 
 
 def _weighted(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -481,7 +490,7 @@ class Convolution(nn.Module):
         are scaled, by numbers of mixtures, or of the first rows x of edges. Where fused layers take rows of more
         channels, the others are zeros."""
         channels = x.shape[2]
-        x = _widened(x, self._row_layout(x)[1])
+        x = _widened(x, self._row_layout(x)[1], groups)
         if numbers is None:
             rows = self._by_orders(x)
         elif self.goes_by_one_kernel(x):
@@ -501,9 +510,11 @@ class Convolution(nn.Module):
             rows = through(layers, rows, biases, edges.matmul)
         weights, bias = weights.flatten(1), last.bias_of(biases)
         for turn, own in zip(turns, rows, strict=True):
-            sums.append(self._sums_turned_back(turn, own[:, :, :channels], weights, edges) * self._rescale)
+            own = _narrowed(own, channels, groups)
+            sums.append(self._sums_turned_back(turn, own, weights, edges) * self._rescale)
         if bias is not None:
-            own = _weighted(bias[..., None, :channels].expand(weights.shape[0], -1, -1), weights)
+            bias = _narrowed(bias, channels, groups)
+            own = _weighted(bias[..., None, :].expand(weights.shape[0], -1, -1), weights)
             added = edge_scatter(own.flatten(1), edges.of_center)[:, None]
             sums.append(nn.functional.pad(added, (0, 0, 0, len(self._rescale) - 1)))
         return functools.reduce(torch.add, sums)
@@ -582,34 +593,27 @@ class Convolution(nn.Module):
         self, rows: torch.Tensor, edges: Edges, weights: torch.Tensor, groups: range
     ) -> torch.Tensor:
         """(N, D, G C), of rows of m = 0 and |m| = 1 before the last layer."""
-        found, width = [], rows.shape[2]
-        turn = self._by_orders(edges.rotations[self.lmax, self.mmax])[0]
-        for group, own in zip(groups, weights.unbind(1), strict=True):
-            given = turn, rows, own, edges.of_center
-            if edges.is_run:
-                moments = _SumOfRun.apply("order_moments", rows.shape[1] * width, *given)
-            else:
-                moments = order_moments(*given)
-            make = functools.partial(self._weight_of_moments, groups, group, rows)
-            weight = (
-                make()
-                if is_exported()
-                else self._kept(self, f"moments {groups} {group} {width}", make, at=rows)
-            )
-            found.append(self.post_focus_mix.product(moments, weight))
-        return found[0] if len(found) == 1 else torch.cat(found, 2)
+        width, turn = rows.shape[2], self._by_orders(edges.rotations[self.lmax, self.mmax])[0]
+        given = turn, rows, weights.flatten(1), edges.of_center
+        if edges.is_run:
+            moments = _SumOfRun.apply("order_moments", rows.shape[1] * width, *given)
+        else:
+            moments = order_moments(*given)
+        make = functools.partial(self._weight_of_moments, groups, rows)
+        weight = make() if is_exported() else self._kept(self, f"moments {groups} {width}", make, at=rows)
+        return self.post_focus_mix.product(moments, weight)
 
-    def _weight_of_moments(self, groups: range, group: int, rows: torch.Tensor) -> torch.Tensor:
-        """(L + 1, (3 L + 1) width, C): what moments of each degree are multiplied with, of one of the groups in a row.
-        The last layer's weights, and ones for what the layer is added to; scaled as sums are."""
+    def _weight_of_moments(self, groups: range, rows: torch.Tensor) -> torch.Tensor:
+        """(L + 1, (3 L + 1) width, G C): what moments of each degree are multiplied with, of all groups in a row. The
+        last layer's weights, and ones for what the layer is added to; scaled as sums are."""
         *_, (middle, both, *_) = self._layers_once(groups, rows)
-        place = (group - groups.start) * self.width
+        channels = len(groups) * self.width
         degrees, own, c = self.lmax + 1, self.lmax, rows.shape[2]
         middle = (middle + torch.eye(degrees * c).to(middle)).view(degrees, c, degrees, c)
         u, v = both.chunk(2, 1)
         u, v = (one.reshape(own, c, own, c) for one in (u + torch.eye(own * c).to(u), v))
-        of_group = (one.narrow(3, place, self.width) for one in (middle, u, v))
-        by_degree = [one.permute(2, 0, 1, 3).flatten(1, 2) for one in of_group]
+        of_groups = (_narrowed(one, channels, groups) for one in (middle, u, v))
+        by_degree = [one.permute(2, 0, 1, 3).flatten(1, 2) for one in of_groups]
         signs = nn.functional.pad(torch.cat(by_degree[1:], 1), (0, 0, 0, 0, 1, 0))  # none of l = 0
         scales = self._rescale[[degree * degree for degree in range(degrees)]]
         return torch.cat([by_degree[0], signs], 1) * scales[:, :, None]
@@ -648,7 +652,7 @@ class Convolution(nn.Module):
         if not self.has_first_bias:
             return None
         parts = self._first_bias(edges)[:, groups.start : groups.stop].unflatten(2, (-1, self.width))
-        return _widened(parts.transpose(1, 2).flatten(2), width).flatten(1)
+        return _widened(parts.transpose(1, 2).flatten(2), width, groups).flatten(1)
 
     def _blocks(self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, group: int) -> list[torch.Tensor]:
         """(E, R_m, C) of each |m|, messages of one group of channels after plain layers."""
@@ -685,12 +689,13 @@ class Convolution(nn.Module):
         if width is not None:
             count, parts = width // self.width, []
             for own, groups in zip(rows.split(count, 2), self._in_rows(count), strict=True):
-                x = _widened(own.flatten(2), width)
+                x = _widened(own.flatten(2), width, groups)
                 layers, biases = self._layers_once(groups, x), self._biases(edges, groups, width)
                 found = torch.cat(through(layers, self._by_orders(x), biases, edges.matmul), 1)
                 bias = layers[-1].bias_of(biases)
                 found = found if bias is None else plus_first(found, bias)
-                parts.append(found[:, :, : len(groups) * self.width].unflatten(2, (-1, self.width)))
+                found = _narrowed(found, len(groups) * self.width, groups)
+                parts.append(found.unflatten(2, (-1, self.width)))
             return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
         before = [rows]
         linear: Any

@@ -249,13 +249,13 @@ def layer_of(
     width: int,
     function: str,
 ) -> Layer | GridLayer:
-    """Of some of the groups of channels, one behind the other, in rows of so many channels.
+    """Of some of the groups of channels, in equal parts of rows of so many channels, and zeros behind each.
 
     Args:
         gate: a `Gate` or a `GridNet`, or anything else: there is none. norm: an `OrderNorm`, or anything else.
         scale: (F, C), of what is added. adds: as `Layer` has it. function: of the gate.
     """
-    c = product.inputs
+    c, part_width = product.inputs, width // len(groups)
 
     def wide(weight: torch.Tensor, parts: int = 1, part: int = 0) -> torch.Tensor:
         """An array of rows, or one row, of all groups; one of several parts of outputs."""
@@ -263,7 +263,7 @@ def layer_of(
             return weight
         found, of_groups = [], weight.unflatten(-1, (product.groups, -1, parts, c))[..., part, :]
         for place, own in enumerate(of_groups.unbind(-3)[groups.start : groups.stop]):
-            around = place * c, width - (place + 1) * c
+            around = place * part_width, width - place * part_width - c
             if own.dim() == 2:
                 found.append(pad(own, around).flatten())
             else:

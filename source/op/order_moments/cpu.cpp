@@ -20,7 +20,7 @@ static void run_order_moments(const Op& op, const OrderMomentArgs<T>& args) {
     if (!args.is_none(e)) continue;
     std::fill_n(args.by_turn + e * shape.matrix(), shape.matrix(), T(0));
     std::fill_n(args.by_y + e * shape.numbers(), shape.numbers(), T(0));
-    args.by_weight[e] = 0;
+    std::fill_n(args.by_weight + e * shape.groups, shape.groups, T(0));
   }
 }
 

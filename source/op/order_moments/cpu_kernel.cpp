@@ -35,7 +35,7 @@ class NodeMoments {
     sign_turn_ = arena.take<T>(2 * kEdges * turned_);
     if (args.grad) {
       other_turn_ = arena.take<T>(2 * kEdges * turned_);
-      rows_ = arena.take<T>(args.of.order ? kEdges * numbers_ : 0);
+      rows_ = arena.take<T>(copies_rows() ? kEdges * numbers_ : 0);
       grad_ = take_panels<T>(arena, columns_, padded<T>(middle_));
       sign_grad_ = take_panels<T>(arena, 2 * turned_, padded<T>(side_));
       columns_of_grad_ = take_panels<T>(arena, middle_, padded<T>(columns_));
@@ -55,11 +55,15 @@ class NodeMoments {
     for (int64_t place = args_.of.offsets[n]; place < end; place += count_) {
       count_ = std::min(kEdges, end - place);
       for (int64_t i = 0; i < count_; ++i) edge_[i] = args_.edge(place + i);
-      stage();
-      if (args_.grad)
+      if (args_.grad) {
+        stage([](int64_t) { return T(1); });
         backward();
-      else
-        forward(args_.moments + n * columns_ * numbers_, place > args_.of.offsets[n]);
+        continue;
+      }
+      for (int64_t g = 0; g < shape_.groups; ++g) {
+        stage([&](int64_t e) { return args_.weight[e * shape_.groups + g]; });
+        forward(args_.moments + n * columns_ * numbers_, place > args_.of.offsets[n], g);
+      }
     }
   }
 
@@ -68,10 +72,11 @@ class NodeMoments {
  private:
   // What edges' matrices have in each column: t_0, times the weight forward; t_- and t_+ side by side, and
   // backward t_+ and -t_-.
-  void stage() {
+  template <class WeightOf>
+  void stage(const WeightOf& weight_of) {
     for (int64_t i = 0; i < count_; ++i) {
       const T* const turn = args_.turn + edge_[i] * shape_.matrix();
-      const T weight = args_.grad ? T(1) : args_.weight[edge_[i]];
+      const T weight = weight_of(edge_[i]);
       for (int64_t l = 0, d = 0; l <= shape_.degree; ++l)
         for (; d < (l + 1) * (l + 1); ++d) {
           middle_turn_[i * columns_ + d] = weight * turn[l * columns_ + d];
@@ -89,10 +94,21 @@ class NodeMoments {
 
   const T* row(int64_t i) const { return args_.y + edge_[i] * numbers_; }
 
+  bool has_groups() const { return shape_.groups > 1; }
+  bool copies_rows() const { return args_.of.order || has_groups(); }
+
+  // f(place, zero) of the numbers of a group of channels among those of some rows.
+  template <class F>
+  void each_of_group(int64_t g, int64_t numbers, const F& f) const {
+    const int64_t size = has_groups() ? shape_.channels / shape_.groups : numbers;
+    for (int64_t first = g * size; first < numbers; first += has_groups() ? shape_.channels : numbers)
+      each_piece<T>(size, [&](int64_t c, auto zero) { f(first + c, zero); });
+  }
+
   // Adds to a node's moments, or begins them.
-  void forward(T* moments, bool adds) {
+  void forward(T* moments, bool adds, int64_t g) {
     each_tile<kTile>(columns_, [&](int64_t first, auto size) {
-      each_piece<T>(middle_, [&](int64_t c, auto zero) {
+      each_of_group(g, middle_, [&](int64_t c, auto zero) {
         constexpr int count = decltype(size)::value;
         T* const to = moments + first * numbers_ + c;
         decltype(zero) sums[count] = {};
@@ -105,9 +121,9 @@ class NodeMoments {
         for (int d = 0; d < count; ++d) store(to + d * numbers_, sums[d]);
       });
     });
-    if (!adds) std::fill_n(moments + middle_, 2 * side_, T(0));  // of the column of l = 0
+    if (!adds && g == 0) std::fill_n(moments + middle_, 2 * side_, T(0));  // of the column of l = 0
     each_tile<kTileOfSigns>(turned_, [&](int64_t first, auto size) {
-      each_piece<T>(side_, [&](int64_t c, auto zero) {
+      each_of_group(g, side_, [&](int64_t c, auto zero) {
         constexpr int count = decltype(size)::value;
         T* const to = moments + (first + 1) * numbers_ + middle_ + c;
         decltype(zero) u[count] = {}, v[count] = {};
@@ -170,7 +186,8 @@ class NodeMoments {
     const auto by_y = [&](const T* turn, int64_t depth, const Panels<T>& grads, int64_t count,
                           int64_t first) {
       product({turn, depth}, depth, grads, count, [&](int64_t i, int64_t k, const V& z, auto lanes) {
-        lanes.store(args_.by_y + edge_[i] * numbers_ + first + k, args_.weight[edge_[i]] * z);
+        const T weight = has_groups() ? T(1) : args_.weight[edge_[i]];
+        lanes.store(args_.by_y + edge_[i] * numbers_ + first + k, weight * z);
       });
     };
     by_y(middle_turn_, columns_, grad_, middle_, 0);
@@ -179,10 +196,12 @@ class NodeMoments {
       by_y(other_turn_, 2 * turned_, sign_grad_, side_, middle_ + side_);
     }
     const T* y = row(0);
-    if (args_.of.order) {
+    if (copies_rows()) {
       for (int64_t i = 0; i < count_; ++i) std::copy_n(row(i), numbers_, rows_ + i * numbers_);
       y = rows_;
     }
+    if (has_groups())
+      for (int64_t i = 0; i < count_; ++i) weigh(i);
     const auto by_turn = [&](int64_t first, const Panels<T>& grads, T* to) {
       gemm_to(count_, grads.rows, ByRow<T>{y + first, numbers_}, grads,
               [&](int64_t i, int64_t k, const V& z)
@@ -194,11 +213,24 @@ class NodeMoments {
     for (int64_t i = 0; i < count_; ++i) finish(i);
   }
 
-  // The gradients by an edge's matrix and weight.
+  // Of groups of channels: weighs an edge's rows, and the gradient by these, which gives that by the weights.
+  void weigh(int64_t i) {
+    const T* const weight = args_.weight + edge_[i] * shape_.groups;
+    T *const y = rows_ + i * numbers_, *const by_y = args_.by_y + edge_[i] * numbers_,
+             *const by_weight = args_.by_weight + edge_[i] * shape_.groups;
+    std::fill_n(by_weight, shape_.groups, T(0));
+    for (int64_t k = 0; k < numbers_; ++k) {
+      const int64_t g = shape_.group(k);
+      by_weight[g] += y[k] * by_y[k];
+      by_y[k] *= weight[g], y[k] *= weight[g];
+    }
+  }
+
+  // The gradients by an edge's matrix and, without groups, by its weight.
   void finish(int64_t i) {
     T* const to = args_.by_turn + edge_[i] * shape_.matrix();
     std::fill_n(to, shape_.matrix(), T(0));
-    const T weight = args_.weight[edge_[i]];
+    const T weight = has_groups() ? T(1) : args_.weight[edge_[i]];
     const T *const negative = by_negative_ + i * columns_of_signs_.cols, *const positive =
                                                                              by_positive_ +
                                                                              i * columns_of_signs_.cols;
@@ -214,7 +246,7 @@ class NodeMoments {
         write(shape_.degree + l, turn[0], negative[d - 1] - positive[turned_ + d - 1]);
         write(2 * shape_.degree + l, turn[turned_], positive[d - 1] + negative[turned_ + d - 1]);
       }
-    args_.by_weight[edge_[i]] = sum;
+    if (!has_groups()) args_.by_weight[edge_[i]] = sum;
   }
 
   const OrderMomentArgs<T>& args_;

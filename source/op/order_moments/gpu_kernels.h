@@ -16,13 +16,16 @@ namespace gpu_order_moments {
 
 constexpr int kAhead = 2;  // edges whose rows are on their way
 
-// Sizes of degrees up to L and of rows of kChannels; edges in shared memory at once.
-template <int L_, int kChannels_, int kChunk_>
+// Sizes of degrees up to L and of rows of kChannels, in groups; edges in shared memory at once.
+template <int L_, int kChannels_, int kGroups_, int kChunk_>
 struct Known {
-  static constexpr int L = L_, kChannels = kChannels_, kChunk = kChunk_, kRows = 3 * L + 1;
+  static constexpr int L = L_, kChannels = kChannels_, kGroups = kGroups_, kChunk = kChunk_;
+  static constexpr int kRows = 3 * L + 1;
   static constexpr int kColumns = (L + 1) * (L + 1), kTurned = kColumns - 1;  // turned: of l > 0
   static constexpr int kPieces = kChannels / kWarp;                           // warps that share rows
   static constexpr int kWarps = 2 * kPieces, kThreads = kWarps * kWarp;
+  // Lanes of one warp and one group, side by side.
+  static constexpr int kParts = kGroups > kPieces ? kGroups : kPieces, kLanes = kChannels / kParts;
   static constexpr int kNumbers = kRows * kChannels, kMatrix = kRows * kColumns;
   // Numbers of an edge in shared memory, in vectors of four: t_0, t_- and t_+.
   static constexpr int kMiddle = (kColumns + 3) / 4 * 4, kSign = (kTurned + 3) / 4 * 4;
@@ -30,6 +33,7 @@ struct Known {
   static constexpr int kEntries = kColumns + 2 * kTurned;  // of which these count
 
   __device__ static int degree(int column) { return column < 1 ? 0 : column < 4 ? 1 : column < 9 ? 2 : 3; }
+  __device__ static int group(int part) { return part * kGroups / kParts; }
 };
 
 // Where the k-th of an edge's numbers that count stands in shared memory, and in the edge's matrix.
@@ -50,7 +54,7 @@ struct Entry {
 template <class K>
 struct Chunk {
   alignas(16) float turn[K::kChunk][K::kOfEdge];
-  float weight[K::kChunk];
+  float weight[K::kChunk][K::kGroups];
   int edge[K::kChunk];
 
   // Those at places [p, p + count). All threads of the block call it.
@@ -59,7 +63,9 @@ struct Chunk {
     for (int i = threadIdx.x; i < count; i += K::kThreads) {
       const int64_t e = gpu_graph_rows::row_at(args.of, n, p + i);
       edge[i] = static_cast<int>(e);
-      weight[i] = e < 0 ? not_a_number<float>() : args.weight[e];
+#pragma unroll
+      for (int g = 0; g < K::kGroups; ++g)
+        weight[i][g] = e < 0 ? not_a_number<float>() : args.weight[e * K::kGroups + g];
     }
     __syncthreads();
     // A thread's numbers are on their way together; copies without registers between took longer.
@@ -120,16 +126,16 @@ __device__ __forceinline__ void each_edge(const Chunk<K>& chunk, const float* y,
     }
 }
 
-// What a warp has: rows of m = 0 or of both signs, and a lane's channel of the first of them.
+// What a lane has: rows of m = 0 or of both signs, in one channel, and that of the first of them.
 template <class K>
-struct OfWarp {
-  int piece, first;
+struct OfLane {
+  int part, group, first;
   bool is_middle;
 
-  __device__ OfWarp() {
-    const int warp = warp_index();
-    piece = warp % K::kPieces, is_middle = warp < K::kPieces;
-    first = (is_middle ? 0 : K::L + 1) * K::kChannels + piece * kWarp + lane_index();
+  __device__ OfLane() {
+    const int warp = warp_index(), channel = warp % K::kPieces * kWarp + lane_index();
+    part = channel / K::kLanes, group = K::group(part), is_middle = warp < K::kPieces;
+    first = (is_middle ? 0 : K::L + 1) * K::kChannels + channel;
   }
   // A number of a node's moments, or gradients, in a column of its matrix and so many rows on.
   __device__ int64_t place(int64_t n, int d, int row) const {
@@ -144,7 +150,7 @@ __global__ void __launch_bounds__(K::kThreads, 4) moments_kernel(const OrderMome
   const int64_t n = blockIdx.x;
   const gpu_graph_rows::RowsOfNode rows(args.of, n);
   const float begin = rows.is_wrong ? not_a_number<float>() : 0.0f;
-  const OfWarp<K> own;
+  const OfLane<K> own;
   const auto each_chunk = [&](const auto& work) {
     for (int64_t p = rows.begin; p < rows.end; p += K::kChunk) {
       const int count = static_cast<int>(min(rows.end - p, int64_t{K::kChunk}));
@@ -164,7 +170,7 @@ __global__ void __launch_bounds__(K::kThreads, 4) moments_kernel(const OrderMome
         const Numbers<K::kColumns> turn(chunk.turn[i]);
 #pragma unroll
         for (int l = 0; l <= L; ++l) {
-          const float weighted = chunk.weight[i] * y[l];
+          const float weighted = chunk.weight[i][own.group] * y[l];
 #pragma unroll
           for (int d = 0; d < K::kColumns; ++d) sums[l][d] += turn.of[d] * weighted;
         }
@@ -187,7 +193,8 @@ __global__ void __launch_bounds__(K::kThreads, 4) moments_kernel(const OrderMome
           of_positive(chunk.turn[i] + K::kMiddle + K::kSign);
 #pragma unroll
       for (int l = 0; l < L; ++l) {
-        const float negative = chunk.weight[i] * y[l], positive = chunk.weight[i] * y[L + l];
+        const float weight = chunk.weight[i][own.group];
+        const float negative = weight * y[l], positive = weight * y[L + l];
 #pragma unroll
         for (int d = 0; d < K::kTurned; ++d) {
           u[l][d] += of_negative.of[d] * negative;
@@ -213,20 +220,23 @@ MDOPS_HD constexpr int power_of_two(int count) {
   return power;
 }
 
-// The sums over a warp's lanes of kCount numbers each, written side by side.
-template <int kCount>
+// The sums over kLanes lanes side by side of kCount numbers each, written side by side.
+template <int kCount, int kLanes>
 __device__ __forceinline__ void write_sums(float* numbers, float* to) {
-  constexpr int kPower = power_of_two(kCount), kLanes = kWarp / kPower;
-  static_assert(kPower <= kWarp);
-  const int lane = lane_index();
-  const float sum = sum_over_lanes<kWarp, kPower>(numbers, lane);
-  if (lane % kLanes == 0 && lane / kLanes < kCount) to[lane / kLanes] = sum;
+  constexpr int kAtOnce = power_of_two(kCount) < kLanes ? power_of_two(kCount) : kLanes;
+  constexpr int kOfNumber = kLanes / kAtOnce;
+#pragma unroll
+  for (int base = 0; base < kCount; base += kAtOnce) {
+    const int lane = lane_index() % kLanes, k = base + lane / kOfNumber;
+    const float sum = sum_over_lanes<kLanes, kAtOnce>(numbers + base, lane);
+    if (lane % kOfNumber == 0 && k < kCount) to[k] = sum;
+  }
 }
 
-// What the gradients by edges' matrices are summed up from, a piece of the channels each.
+// What the gradients by edges' matrices are summed up from, a part of the channels each.
 template <class K>
 struct Parts {
-  float of_middle[K::kPieces][K::kChunk][K::kMiddle], of_signs[K::kPieces][K::kChunk][2 * K::kSign];
+  float of_middle[K::kParts][K::kChunk][K::kMiddle], of_signs[K::kParts][K::kChunk][2 * K::kSign];
   float sums[K::kChunk][K::kOfEdge];
 
   // Of a chunk's edges, by all threads, a warp an edge.
@@ -235,29 +245,35 @@ struct Parts {
     __syncthreads();
     const int lane = lane_index();
     for (int i = warp_index(); i < count; i += K::kWarps) {
-      float by_weight = 0;
+      float by_weight[K::kGroups] = {};
 #pragma unroll
       for (int k = 0; k < K::kOfEdge; k += kWarp) {
         const int at = k + lane;
         if (at >= K::kOfEdge) break;
+        const int d = at < K::kMiddle ? at : (at - K::kMiddle) % K::kSign + 1;
+        const float turn = d < K::kColumns ? chunk.turn[i][at] : 0.0f;
         float sum = 0;
 #pragma unroll
-        for (int piece = 0; piece < K::kPieces; ++piece)
-          sum += at < K::kMiddle ? of_middle[piece][i][at] : of_signs[piece][i][at - K::kMiddle];
+        for (int part = 0; part < K::kParts; ++part) {
+          const float own = at < K::kMiddle ? of_middle[part][i][at] : of_signs[part][i][at - K::kMiddle];
+          sum += chunk.weight[i][K::group(part)] * own;
+          if (d < K::kColumns) by_weight[K::group(part)] += own * turn;
+        }
         sums[i][at] = sum;
-        const int d = at < K::kMiddle ? at : (at - K::kMiddle) % K::kSign + 1;
-        if (d < K::kColumns) by_weight += sum * chunk.turn[i][at];
       }
-      by_weight = warp_sum(by_weight);
+#pragma unroll
+      for (int g = 0; g < K::kGroups; ++g) by_weight[g] = warp_sum(by_weight[g]);
       __syncwarp();
       const int e = chunk.edge[i];
       if (e < 0) continue;
-      if (lane == 0) args.by_weight[e] = by_weight;
+      if (lane == 0)
+#pragma unroll
+        for (int g = 0; g < K::kGroups; ++g) args.by_weight[int64_t{e} * K::kGroups + g] = by_weight[g];
       for (int k = lane; k < K::kMatrix; k += kWarp) {
         const int row = k / K::kColumns, d = k % K::kColumns;
         const int part = row <= K::L ? 0 : row <= 2 * K::L ? 1 : 2, l = row - part * K::L;
         const int at = part == 0 ? d : K::kMiddle + (part - 1) * K::kSign + d - 1;
-        args.by_turn[int64_t{e} * K::kMatrix + k] = l == K::degree(d) ? chunk.weight[i] * sums[i][at] : 0.0f;
+        args.by_turn[int64_t{e} * K::kMatrix + k] = l == K::degree(d) ? sums[i][at] : 0.0f;
       }
     }
   }
@@ -270,7 +286,7 @@ __global__ void __launch_bounds__(K::kThreads, 3) gradients_kernel(const OrderMo
   __shared__ Parts<K> parts;
   const int64_t n = blockIdx.x;
   const gpu_graph_rows::RowsOfNode rows(args.of, n);
-  const OfWarp<K> own;
+  const OfLane<K> own;
   const auto each_chunk = [&](const auto& work) {
     for (int64_t p = rows.begin; p < rows.end; p += K::kChunk) {
       const int count = static_cast<int>(min(rows.end - p, int64_t{K::kChunk}));
@@ -282,7 +298,7 @@ __global__ void __launch_bounds__(K::kThreads, 3) gradients_kernel(const OrderMo
   const auto write = [&](int i, int row, float by_y) {
     if (chunk.edge[i] >= 0)
       args.by_y[int64_t{chunk.edge[i]} * K::kNumbers + row * K::kChannels + own.first] =
-          chunk.weight[i] * by_y;
+          chunk.weight[i][own.group] * by_y;
   };
   const auto grad_of = [&](int d, int row) { return args.grad[own.place(n, d, row)]; };
   if (own.is_middle) {
@@ -305,7 +321,7 @@ __global__ void __launch_bounds__(K::kThreads, 3) gradients_kernel(const OrderMo
           }
           write(i, l, by_y);
         }
-        write_sums<K::kColumns>(by_turn, parts.of_middle[own.piece][i]);
+        write_sums<K::kColumns, K::kLanes>(by_turn, parts.of_middle[own.part][i]);
       });
     });
     return;
@@ -337,7 +353,7 @@ __global__ void __launch_bounds__(K::kThreads, 3) gradients_kernel(const OrderMo
         write(i, l, by_negative);
         write(i, L + l, by_positive);
       }
-      write_sums<2 * K::kSign>(by_turn, parts.of_signs[own.piece][i]);
+      write_sums<2 * K::kSign, K::kLanes>(by_turn, parts.of_signs[own.part][i]);
     });
   });
 }
@@ -360,7 +376,7 @@ __global__ void __launch_bounds__(kThreads) left_out_kernel(const OrderMomentArg
   const int lane = lane_index();
   for (int64_t k = lane; k < shape.matrix(); k += kWarp) args.by_turn[e * shape.matrix() + k] = value;
   for (int64_t k = lane; k < shape.numbers(); k += kWarp) args.by_y[e * shape.numbers() + k] = value;
-  if (lane == 0) args.by_weight[e] = value;
+  for (int64_t g = lane; g < shape.groups; g += kWarp) args.by_weight[e * shape.groups + g] = value;
 }
 
 // An edge's numbers in a column d, t_0, t_- and t_+.
@@ -394,15 +410,13 @@ __global__ void __launch_bounds__(kThreads) moment_kernel(const OrderMomentArgs<
       continue;
     }
     const OfColumn<T> turn(args, e, d);
-    const T* const y = args.y + e * numbers;
+    const T *const y = args.y + e * numbers, weight = args.weight[e * shape.groups + shape.group(k)];
     if (part == 0)
-      sum += args.weight[e] * turn.middle * y[k];
+      sum += weight * turn.middle * y[k];
     else if (part == 1)
-      sum +=
-          args.weight[e] * (turn.negative * y[of_negative] + turn.positive * y[of_negative + shape.side()]);
+      sum += weight * (turn.negative * y[of_negative] + turn.positive * y[of_negative + shape.side()]);
     else
-      sum +=
-          args.weight[e] * (turn.positive * y[of_negative] - turn.negative * y[of_negative + shape.side()]);
+      sum += weight * (turn.positive * y[of_negative] - turn.negative * y[of_negative + shape.side()]);
   }
   args.moments[at] = sum;
 }
@@ -417,9 +431,10 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const OrderMomentArg
                 side = shape.side();
   if (n < 0 || n >= shape.nodes) return;  // left out
   const T* const grad = args.grad + n * columns * numbers;
-  const T *const y = args.y + e * numbers, weight = args.weight[e];
+  const T *const y = args.y + e * numbers, *const weights = args.weight + e * shape.groups;
   T *const by_y = args.by_y + e * numbers, *const by_turn = args.by_turn + e * shape.matrix();
-  T by_weight = 0;
+  T* const by_weight = args.by_weight + e * shape.groups;
+  for (int64_t g = 0; g < shape.groups; ++g) by_weight[g] = 0;
   for (int64_t k = 0; k < numbers; ++k) by_y[k] = 0;
   for (int64_t k = 0; k < shape.matrix(); ++k) by_turn[k] = 0;
   for (int64_t d = 0; d < columns; ++d) {
@@ -427,31 +442,40 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const OrderMomentArg
     const T *const of_middle = grad + d * numbers, *const u = of_middle + shape.middle(), *const v = u + side;
     T by_middle = 0, by_negative = 0, by_positive = 0;
     for (int64_t k = 0; k < shape.middle(); ++k) {
+      const int64_t g = shape.group(k);
+      const T weight = weights[g], by = y[k] * of_middle[k];
       by_y[k] += weight * turn.middle * of_middle[k];
-      by_middle += y[k] * of_middle[k];
+      by_middle += weight * by;
+      by_weight[g] += turn.middle * by;
     }
     for (int64_t k = 0, at = shape.middle(); k < side; ++k, ++at) {
+      const int64_t g = shape.group(k);
+      const T weight = weights[g], negative = y[at] * u[k] - y[at + side] * v[k],
+              positive = y[at + side] * u[k] + y[at] * v[k];
       by_y[at] += weight * (turn.negative * u[k] + turn.positive * v[k]);
       by_y[at + side] += weight * (turn.positive * u[k] - turn.negative * v[k]);
-      by_negative += y[at] * u[k] - y[at + side] * v[k];
-      by_positive += y[at + side] * u[k] + y[at] * v[k];
+      by_negative += weight * negative;
+      by_positive += weight * positive;
+      by_weight[g] += turn.negative * negative + turn.positive * positive;
     }
-    by_weight += turn.middle * by_middle + turn.negative * by_negative + turn.positive * by_positive;
     const int64_t l = degree_of_column(d);
-    by_turn[l * columns + d] = weight * by_middle;
+    by_turn[l * columns + d] = by_middle;
     if (l == 0) continue;
-    by_turn[(shape.degree + l) * columns + d] = weight * by_negative;
-    by_turn[(2 * shape.degree + l) * columns + d] = weight * by_positive;
+    by_turn[(shape.degree + l) * columns + d] = by_negative;
+    by_turn[(2 * shape.degree + l) * columns + d] = by_positive;
   }
-  args.by_weight[e] = by_weight;
 }
 
-// f<L, channels>() of sizes that the compiler knows, if these are.
+// f<L, channels, groups>() of sizes that the compiler knows, if these are.
 template <class F>
 bool with_known(const OrderMomentShape& shape, const F& f) {
-  if (shape.channels != 32 && shape.channels != 64) return false;
+  if ((shape.channels != 32 && shape.channels != 64) || shape.groups < 1 || shape.groups > 2) return false;
+  const auto with_channels = [&]<int L, int channels>() {
+    shape.groups == 1 ? f.template operator()<L, channels, 1>() : f.template operator()<L, channels, 2>();
+  };
   const auto with_degree = [&]<int L>() {
-    shape.channels == 32 ? f.template operator()<L, 32>() : f.template operator()<L, 64>();
+    shape.channels == 32 ? with_channels.template operator()<L, 32>()
+                         : with_channels.template operator()<L, 64>();
   };
   if (shape.degree == 1)
     with_degree.template operator()<1>();
@@ -469,9 +493,9 @@ void run_order_moments(const Gpu& gpu, const OrderMomentArgs<T>& args) {
   const OrderMomentShape& shape = args.shape;
   if (args.grad) gpu.launch_for(shape.edges * kWarp, kThreads, left_out_kernel<T>, args);
   if constexpr (sizeof(T) == sizeof(float)) {
-    const bool is_known = with_known(shape, [&]<int L, int channels>() {
-      using Forward = Known<L, channels, 96>;
-      using Backward = Known<L, channels, 32>;
+    const bool is_known = with_known(shape, [&]<int L, int channels, int groups>() {
+      using Forward = Known<L, channels, groups, 96>;
+      using Backward = Known<L, channels, groups, 32>;
       args.grad ? gpu.launch(gradients_kernel<Backward>, shape.nodes, Backward::kThreads, 0, args)
                 : gpu.launch(moments_kernel<Forward>, shape.nodes, Forward::kThreads, 0, args);
     });

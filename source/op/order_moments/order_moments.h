@@ -1,6 +1,7 @@
 // Moments of edges' rows, for a product by blocks of equal |m| that is taken once a node and not once an
-// edge. An edge e has a matrix T into its frame, from degrees up to L to rows of m = 0, -1 and 1, a weight w,
-// and rows y_0 (l' = 0 .. L), y_-, y_+ (l' = 1 .. L) of C channels in its frame (edge_frames.h, so2_layer.h).
+// edge. An edge e has a matrix T into its frame, from degrees up to L to rows of m = 0, -1 and 1, and rows
+// y_0 (l' = 0 .. L), y_-, y_+ (l' = 1 .. L) of C channels in its frame (edge_frames.h, so2_layer.h). Its
+// weights w are those of equal groups of channels.
 // With t_m = T[row of (l, m), d] for a column d of degree l, and 0 for l < |m|:
 //
 //   A_0[n, d, l'] = sum_e w t_0 y_0[l']
@@ -14,7 +15,7 @@
 //
 //   by y_0   w t_0 G_0    by y_-   w (t_- G_u + t_+ G_v)    by y_+   w (t_+ G_u - t_- G_v)
 //   by t_0   w y_0 G_0    by t_-   w (y_- G_u - y_+ G_v)    by t_+   w (y_+ G_u + y_- G_v)
-//   by w     the sum of t times the gradient by t, over w
+//   by w     the sum over its channels of t times what the gradients by t are without w
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@
 namespace mdops {
 
 struct OrderMomentShape {
-  int64_t edges, nodes, degree, channels;  // E, N, L, C
+  int64_t edges, nodes, degree, channels, groups;  // E, N, L, C, G
 
   MDOPS_HD int64_t rows() const { return 3 * degree + 1; }
   MDOPS_HD int64_t columns() const { return (degree + 1) * (degree + 1); }
@@ -33,6 +34,8 @@ struct OrderMomentShape {
   MDOPS_HD int64_t matrix() const { return rows() * columns(); }       // numbers of T
   MDOPS_HD int64_t middle() const { return (degree + 1) * channels; }  // numbers of m = 0
   MDOPS_HD int64_t side() const { return degree * channels; }          // of m = -1, and of m = 1
+  // Of the k-th number of an edge, or of a column of A.
+  MDOPS_HD int64_t group(int64_t k) const { return k % channels / (channels / groups); }
 };
 
 // The degree of a column.
@@ -52,7 +55,7 @@ struct EdgesOfMoments {
 template <class T>
 struct OrderMomentArgs {
   OrderMomentShape shape;
-  const T *turn, *y, *weight;  // (E, R, D), (E, R, C), (E,)
+  const T *turn, *y, *weight;  // (E, R, D), (E, R, C), (E, G)
   EdgesOfMoments of;
   T* moments = nullptr;     // (N, D, R C): A_0, A_u and A_v side by side
   const T* grad = nullptr;  // (N, D, R C)

@@ -109,7 +109,7 @@ class MessagesByNodes {
     return shape;
   }
   OrderMomentArgs<T> moments(int64_t edges, int64_t nodes, const T* turn, const int32_t* offsets) const {
-    OrderMomentArgs<T> args{{edges, nodes, given_.degree, last_.channels}, turn};
+    OrderMomentArgs<T> args{{edges, nodes, given_.degree, last_.channels, 1}, turn};
     args.of.offsets = offsets;
     args.grad = given_.grad;
     return args;
