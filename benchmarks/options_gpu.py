@@ -39,6 +39,26 @@ FITTINGS = of(
     {"resnet_dt": False},
     {"numb_fparam": 2, "default_fparam": [0.1, 0.2]},
 )
+# Of DPA-4 what a section without options has, and what DeePMD-kit's examples of spins and of properties have.
+DPA4_DEFAULTS: Options = {
+    "channels": 64,
+    "lmax": 3,
+    "n_blocks": 3,
+    "mixing_layers": 4,
+    "edge_norm": True,
+    "message_node_so3": False,
+    "ffn_so3_grid": False,
+    "grid_branch": 0,
+    "so3_readout": "none",
+}
+DPA4_SPIN: Options = {
+    "lmax": 3,
+    "n_focus": 2,
+    "grid_branch": 1,
+    "ffn_blocks": 2,
+    "edge_norm": True,
+    "so3_readout": "none",
+}
 # The atoms of a box, and the options one after the other.
 CASES: dict[str, tuple[int, list[Options]]] = {
     "se_e2_a": (
@@ -157,6 +177,11 @@ CASES: dict[str, tuple[int, list[Options]]] = {
             {"lmax": 3},
             {"l_schedule": [3, 2]},
             {"lmax": 3, "n_focus": 2, "grid_branch": 1, "ffn_blocks": 2},
+            DPA4_SPIN,
+            DPA4_DEFAULTS,
+            {"channels": 8, "n_blocks": 1},
+            {"channels": 16},
+            {"channels": 128},
             {"lmax": 3, "channels": 64},
             {"message_node_so3": False, "message_node_s2": True},
             {"node_cartesian": "default:1"},

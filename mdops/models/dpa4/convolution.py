@@ -40,6 +40,7 @@ from mdops.ops import (
     edge_rotate_sum,
     edge_scatter,
     edge_softmax,
+    linear,
     order_mix,
     order_moments,
     row_gate,
@@ -419,8 +420,8 @@ class Convolution(nn.Module):
 
     def _of_first_bias(self, scalars: torch.Tensor) -> torch.Tensor:
         """(E, F outputs), of radial numbers (E, F C) of l = 0."""
-        linear: Any = self.so2_linears[0]
-        bias = linear.bias0.view(self.groups, -1, self.width)
+        first: Any = self.so2_linears[0]
+        bias = first.bias0.view(self.groups, -1, self.width)
         return (scalars.view(-1, self.groups, 1, self.width) * bias).flatten(1)
 
     def _message_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
@@ -552,7 +553,8 @@ class Convolution(nn.Module):
         norm, weight = self.focus_compete_norm, self.adamw_focus_compete_w
         assert weight is not None
         scalars = scalars if norm is None else norm(scalars)
-        return focus_shares((scalars * weight.T).sum(2), self.focus_compete_bias)
+        of_each = torch.block_diag(*weight.T[:, :, None])  # (F C, F)
+        return focus_shares(linear(scalars.flatten(1), of_each), self.focus_compete_bias)
 
     def takes_matmul(self, device: torch.device) -> bool:
         """Whether layers of simulations in float32 have products of other accuracy on that GPU."""
@@ -659,8 +661,8 @@ class Convolution(nn.Module):
         layers: Any = self.so2_linears
         rows = [edge_rotate(own, x, edges.of_neighbor) for own in turn.split(layers[0].sizes, 1)]
         gate: Any
-        for linear, gate in zip(layers[:-1], self.non_linearities[:-1], strict=True):
-            rows = gate.added(rows, linear.by_blocks(rows, group), group)
+        for layer, gate in zip(layers[:-1], self.non_linearities[:-1], strict=True):
+            rows = gate.added(rows, layer.by_blocks(rows, group), group)
         found = layers[-1].by_blocks(rows, group)
         return [own + new for own, new in zip(rows, found, strict=True)]
 
@@ -698,16 +700,16 @@ class Convolution(nn.Module):
                 parts.append(found.unflatten(2, (-1, self.width)))
             return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
         before = [rows]
-        linear: Any
-        for k, (linear, norm, function) in enumerate(
+        layer: Any
+        for k, (layer, norm, function) in enumerate(
             zip(self.so2_linears, self.so2_inter_norms, self.non_linearities, strict=True)
         ):
             if self.so2_layer_attn_res is not None:
                 mix: Any = self.so2_layer_attn_res[k]
                 rows = mix(before, rows, lambda one: one[:, 0].flatten(1))
-            found = linear(norm(rows))
+            found = layer(norm(rows))
             if k == 0 and self.has_first_bias:
-                added = self._first_bias(edges) - linear.bias0.view(self.groups, -1)
+                added = self._first_bias(edges) - layer.bias0.view(self.groups, -1)
                 found = plus_scalar(found, added[:, None])
             found = function(found)
             if self.adam_so2_layer_scales is not None:

@@ -34,11 +34,11 @@ class ScalarNorm(nn.Module):
         has_groups = self.adam_scale.numel() > self.adam_scale.shape[-1]
         shape = self.adam_scale.shape if has_groups else self.adam_scale.shape[-1:]
         check_rows("ScalarNorm", x, shape, self.adam_scale, 0)
-        if not has_groups:
-            constants = self.adam_scale.view(1, -1), self._no_bias, self._share
-            rows = x.reshape(-1, 1, x.shape[-1])
-            return degree_norm(rows, *constants, eps=self.eps, centered=False).view(x.shape)
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.adam_scale
+        factors, rows = self.adam_scale.view(1, -1), x.reshape(-1, 1, x.shape[-1])
+        if has_groups:
+            factors = torch.ones_like(self._no_bias)[None]
+        found = degree_norm(rows, factors, self._no_bias, self._share, eps=self.eps, centered=False)
+        return found.view(x.shape) * self.adam_scale if has_groups else found.view(x.shape)
 
 
 class _TurningNorm(nn.Module):
