@@ -5,6 +5,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import copy_context
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,10 @@ class GraphDescriptor(Descriptor):
         room = _SHARE_OF_RUN * device_memory(nodes.device)
         return max(1, int(len(nodes) * room / (_RUNNING * of_local)))
 
+    def keeps_to_memory(self, graph: Any) -> bool:
+        """Whether the layers themselves forget what does not fit into memory, and make it again."""
+        return False
+
     def bytes_of(self, local: Any, graph: Any) -> int:
         """Of the numbers of edges and angles between layers, where those before the first are these."""
         return _bytes(local)
@@ -156,6 +161,7 @@ class GraphDescriptor(Descriptor):
             del graph, nodes, local
             return self._in_runs(near, exchange, size)
         counts, run = once and not is_exported() and len(nodes) >= MANY_ATOMS, _run
+        counts = counts and not self.keeps_to_memory(graph)
         for layer in self.layers:
             every = nodes if exchange is None else exchange(nodes)
             given = (every, local, graph) if near.nodes is None else (every, local, graph, nodes)
@@ -214,12 +220,17 @@ def _again() -> Iterator[None]:
 
 def run_again(layer: Callable[..., Any], *given: Any) -> Any:
     """layer(given), which keeps nothing but what it takes, and runs once more for its first derivatives."""
+    context = copy_context()
+
+    def within(*given: Any) -> Any:
+        # Of a GPU these derivatives are a thread's of its own, which knows nothing of what lasts here.
+        return context.copy().run(layer, *given)
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _again()
 
     options: dict[str, Any] = {"preserve_rng_state": False, "determinism_check": "none"}
-    return checkpoint(layer, *given, use_reentrant=False, context_fn=contexts, **options)
+    return checkpoint(within, *given, use_reentrant=False, context_fn=contexts, **options)
 
 
 def run_counted(function: Callable[..., Any], *given: Any) -> tuple[int, Any]:

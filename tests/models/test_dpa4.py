@@ -2,6 +2,7 @@
 
 import copy
 import math
+import threading
 
 import kind_cases as kinds
 import numpy as np
@@ -22,7 +23,8 @@ from mdops.models import model_of_tree
 from mdops.models.dpa4 import convolution
 from mdops.models.dpa4.descriptor import DPA4
 from mdops.models.dpa4.once import BlockOnce
-from mdops.models.graph import Room
+from mdops.models.graph import Room, run_again
+from mdops.nn.net import input_gradient_alone, is_input_gradient_alone
 from mdops.system import from_atoms
 from mdops.train import PairLists, load_dataset
 from mdops.train.config.read import parse_config
@@ -74,12 +76,15 @@ def test_turns_and_other_orders_change_nothing(case):
     np.testing.assert_allclose(found["forces"], (wanted["forces"] @ turn.T)[order], atol=1e-10 * largest)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("case", kinds.cases("dpa4_"))
-def test_edges_in_runs_have_the_same_answers(case, monkeypatch):
+def test_edges_in_runs_have_the_same_answers(case, device, monkeypatch):
     """No run, some or all of which keep what the gradient needs."""
-    potential = kinds.load_case(case)
+    potential = kinds.load_case(case).to(device)
     calls = [(one.system, None, one.fparam, one.aparam) for one in references(kinds.KINDS / case)]
     wanted = [potential.evaluate(*call) for call in calls]
+    monkeypatch.setattr("mdops.models.graph.MANY_ATOMS", 1)
+    monkeypatch.setattr("mdops.models.graph.device_memory", lambda device: 0)
     monkeypatch.setattr(DPA4, "_edges_at_once", lambda self, vectors: 37)
     for memory in (0, 10**7, 10**12):
         monkeypatch.setattr("mdops.models.dpa4.descriptor.device_memory", lambda device, room=memory: room)
@@ -110,6 +115,24 @@ def test_what_finds_no_room_runs_again():
     assert gradient(Room(11 * row), 11) == ([3, 8], 0)
     assert gradient(Room(5 * row), 11) == ([3, 3, 3, 2, 2, 3], -row)
     assert gradient(Room(0), 5) == ([3, 2, 2, 3], 0)
+
+
+def test_what_runs_again_in_another_thread_does_the_same():
+    """As the derivatives of a GPU do, whose thread has no context variables of those who call."""
+    seen = []
+
+    def function(x):
+        seen.append(is_input_gradient_alone())
+        return x.exp()
+
+    x = torch.ones(3, requires_grad=True)
+    with input_gradient_alone():
+        y = run_again(function, x)
+    thread = threading.Thread(target=y.sum().backward)
+    thread.start()
+    thread.join()
+    torch.testing.assert_close(x.grad, x.detach().exp())
+    assert seen == [True, True]
 
 
 def test_large_graphs_go_in_runs(monkeypatch):

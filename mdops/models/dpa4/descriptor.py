@@ -395,6 +395,9 @@ class DPA4(EdgesBySplines, GraphDescriptor):
             found = found + self.spin_embedding.scalars(moments, self._are_magnetic(near.centers))
         return found
 
+    def keeps_to_memory(self, graph: Edges) -> bool:
+        return bool(graph.runs)
+
     def start(self, graph: Edges) -> tuple[torch.Tensor, None]:
         o = self.options
         first = graph.embedded
