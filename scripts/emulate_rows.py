@@ -133,6 +133,7 @@ def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
     softmax += random(1).exp(), of_atom.nodes, of_atom.offsets, *of_node, 0.2
     by_frames = random(edges, 9), random(edges, 7, 9)
     norm = random(50, 9, 32), random(9, 32), random(32), random(9).exp(), 1e-5, True
+    few = random(50, 1, 32), random(1, 32), random(32), random(1).exp(), 1e-7, False
     gate, along = ((random(50, 27, 96), random(50, 96), random(50, 192)) for _ in range(2))
     message = random(edges, 32), random(32, 32), random(32), random(32), 0.9, 1, 0.0
     update = random(edges, 48), random(48), random(48), of_atom.nodes, of_atom.offsets, 1, 0.0
@@ -147,6 +148,8 @@ def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
         ("degree_norm", norm),
         ("degree_norm_backward", (random(50, 9, 32), *norm)),
         ("degree_norm_terms", (random(50, 9, 32), norm[0], *norm[3:])),
+        ("degree_norm", few),
+        ("degree_norm_backward", (random(50, 1, 32), *few)),
         ("degree_norm_backward_backward", (random(50, 9, 32), random(50, 9, 32), *norm[:2], *norm[3:])),
         ("edge_frames_backward_backward", (random(edges, 3), *by_frames, random(edges, 3), 2, 1)),
         ("row_gate_backward_backward", (*along[:2], random(50, 27, 96), *gate[:2])),

@@ -245,6 +245,23 @@ def test_parity_is_a_matrix_of_zeros(groups):
     torch.testing.assert_close(keeps(x), whole(x), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["glu", "mlp", "branch"])
+@pytest.mark.parametrize("kmax", [None, 1])
+@pytest.mark.parametrize("crossed", [False, True])
+def test_grids_of_groups_are_grids_of_one_group(crossed, kmax, kind):
+    """With zeros between the weights of groups, and channels of a frame side by side."""
+    net = GridNet(coefficients(2), 4, groups=3, kmax=kmax, kind=kind, crossed=crossed, bias=True)
+    net = filled(net)
+    width = 4 if crossed else 8 * net.frames
+    given = [random(5, 9, 3, width, seed=seed) for seed in range(1 + crossed)]
+
+    def in_one(x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(3, (-1, 4)).transpose(2, 3).reshape(5, 9, 1, -1)
+
+    found = net.in_one_group()(*(map(in_one, given)))
+    torch.testing.assert_close(found, in_one(net(*given)), rtol=1e-12, atol=1e-12)
+
+
 PARTS = {
     "degree linear": (lambda: DegreeLinear(2, 4, 3, bias=True), (9, 1, 4)),
     "degree linear in groups": (lambda: DegreeLinear(2, 4, 3, 2), (9, 2, 4)),

@@ -29,6 +29,7 @@ from mdops.nn.equivariant.linear import (
     zeros,
 )
 from mdops.nn.equivariant.norm import OrderNorm, ScalarNorm
+from mdops.nn.net import is_input_gradient_alone
 from mdops.nn.watch import NamedOfWeights
 from mdops.ops import (
     EdgeIndex,
@@ -304,10 +305,15 @@ class Convolution(nn.Module):
 
     def _within(self, x: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
         """(N, D, C) of each atom's rows and the sum of what it received."""
-        nodes, rows = (one.unflatten(2, (self.groups, self.width)) for one in (x, found))
-        if self.message_node_grid_product is not None:
-            rows = rows + self.message_node_grid_product(rows, nodes)
+        grid, groups = self.message_node_grid_product, self.groups
+        is_once = is_input_gradient_alone() and not is_exported()
+        if grid is not None and groups > 1 and grid.has_one_product and is_once:
+            grid, groups = self._kept(self, "grid in one group", grid.in_one_group, at=x), 1
+        nodes, rows = (one.unflatten(2, (groups, -1)) for one in (x, found))
+        if grid is not None:
+            rows = rows + grid(rows, nodes)
         if self.node_cartesian_tp is not None:
+            nodes, rows = (one.flatten(2).unflatten(2, (self.groups, -1)) for one in (nodes, rows))
             rows = self.node_cartesian_tp(rows, nodes)
         mixed: torch.Tensor = self.post_focus_mix(rows.flatten(2)[:, :, None]).squeeze(2)
         return mixed
@@ -552,7 +558,8 @@ class Convolution(nn.Module):
         """(E, F), of scalars (E, F, C)."""
         norm, weight = self.focus_compete_norm, self.adamw_focus_compete_w
         assert weight is not None
-        scalars = scalars if norm is None else norm(scalars)
+        if norm is not None:
+            scalars, weight = norm.unscaled(scalars), weight * norm.adam_scale.T
         of_each = torch.block_diag(*weight.T[:, :, None])  # (F C, F)
         return focus_shares(linear(scalars.flatten(1), of_each), self.focus_compete_bias)
 

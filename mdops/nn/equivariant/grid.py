@@ -5,6 +5,7 @@ sum c_lmk D^l_km of the rotations. Two such functions are multiplied point by po
 integrate a product of three functions exactly, so that any other such points give the same numbers.
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -334,7 +335,42 @@ class GridNet(nn.Module):
     @property
     def is_one_product(self) -> bool:
         """Whether there is one product of functions, of one group of channels."""
-        return self.groups == 1 and not (isinstance(self.grid_op, GridBranch) and self.grid_op.branches > 1)
+        return self.groups == 1 and self.has_one_product
+
+    @property
+    def has_one_product(self) -> bool:
+        """Whether there is one product of functions of each group of channels."""
+        return not (isinstance(self.grid_op, GridBranch) and self.grid_op.branches > 1)
+
+    @torch.no_grad()
+    def in_one_group(self) -> "GridNet":
+        """The same of one product, with all channels in one group, and zeros between the weights of those that it has:
+        in simulations arrays of groups would have to be turned around for each product."""
+        wide, groups = copy.deepcopy(self), torch.eye(self.groups).to(self.scalar_gate.weight)
+
+        def widen(weight: torch.Tensor, parts: int = 1, of: int = 1) -> nn.Parameter:
+            """(.., parts I, of O) to (.., parts F I, of F O)."""
+            each = weight.unflatten(-1, (of, -1)).unflatten(-3, (parts, -1))
+            found = torch.einsum("...piqo,fg->...pfiqgo", each, groups)
+            return nn.Parameter(found.flatten(-6, -4).flatten(-3))
+
+        wide.groups, wide.channels = 1, self.groups * self.channels
+        gate = self.scalar_gate.weight.view(2, self.channels, self.groups, self.channels)
+        wide.scalar_gate.weight = nn.Parameter(
+            torch.einsum("pifo,fg->pfigo", gate, groups).flatten(0, 2).flatten(1)
+        )
+        wide.scalar_gate.inputs, wide.scalar_gate.outputs = 2 * wide.channels, wide.channels
+        wide.scalar_gate.groups = 1
+        if (mix := wide.grid_op) is not None:
+            inputs = 2 if isinstance(mix, GridMLP) and mix.both else 1
+            for own, parts in ((mix.left_proj, inputs), (mix.right_proj, inputs), (mix.out_proj, 1)):
+                own.weight = widen(own.weight, parts)
+        if wide.frame_expand is not None and wide.frame_contract is not None:
+            wide.frame_expand.weight = widen(wide.frame_expand.weight, of=self.frames)
+            wide.frame_contract.weight = widen(wide.frame_contract.weight, parts=self.frames)
+        if wide.residual_scale is not None:
+            wide.residual_scale = nn.Parameter(wide.residual_scale.view(1, -1))
+        return wide.requires_grad_(False)
 
     @property
     def needs_points(self) -> bool:

@@ -34,11 +34,17 @@ class ScalarNorm(nn.Module):
         has_groups = self.adam_scale.numel() > self.adam_scale.shape[-1]
         shape = self.adam_scale.shape if has_groups else self.adam_scale.shape[-1:]
         check_rows("ScalarNorm", x, shape, self.adam_scale, 0)
-        factors, rows = self.adam_scale.view(1, -1), x.reshape(-1, 1, x.shape[-1])
-        if has_groups:
-            factors = torch.ones_like(self._no_bias)[None]
-        found = degree_norm(rows, factors, self._no_bias, self._share, eps=self.eps, centered=False)
-        return found.view(x.shape) * self.adam_scale if has_groups else found.view(x.shape)
+        return (
+            self.unscaled(x) * self.adam_scale if has_groups else self._normed(x, self.adam_scale.view(1, -1))
+        )
+
+    def unscaled(self, x: torch.Tensor) -> torch.Tensor:
+        """Without the factors."""
+        return self._normed(x, torch.ones_like(self._no_bias)[None])
+
+    def _normed(self, x: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        given = x.reshape(-1, 1, x.shape[-1]), factors, self._no_bias, self._share
+        return degree_norm(*given, eps=self.eps, centered=False).view(x.shape)
 
 
 class _TurningNorm(nn.Module):

@@ -1,4 +1,4 @@
-// A warp as a team (common/team.h).
+// Lanes as a team (common/team.h).
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,22 @@
 
 namespace mdops {
 
-struct WarpTeam {
+// So many lanes of a warp side by side, all of whose teams do the same.
+template <int kLanes>
+struct LaneTeam {
   template <class F>
   __device__ __forceinline__ void each(int64_t count, const F& f) const {
-    for (int64_t k = lane_index(); k < count; k += kWarp) f(k);
+    for (int64_t k = lane_index() % kLanes; k < count; k += kLanes) f(k);
   }
   template <class T>
   __device__ __forceinline__ T sum(T value) const {
-    return warp_sum(value);
+    return warp_sum<kLanes>(value);
   }
   template <class T>
   __device__ __forceinline__ T max(T value) const {
-    return join_lanes(value, [](T a, T b) { return a < b ? b : a; });
+    return join_lanes<kLanes>(value, [](T a, T b) { return a < b ? b : a; });
   }
 };
+using WarpTeam = LaneTeam<kWarp>;
 
 }  // namespace mdops
