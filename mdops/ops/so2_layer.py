@@ -34,10 +34,10 @@ def has_tensor_cores(device: torch.device, degrees: int, channels: int) -> bool:
 
 
 def kernel_width(device: torch.device, degrees: int, channels: int, groups: int = 1) -> int | None:
-    """The channels of rows that a GPU has kernels by tensor cores for: so many, or up to twice as many, which are zeros
-    then, or those of another of several groups; None: it has none."""
-    widths = [width for width in (32, 64) if channels <= width <= 2 * channels]
-    if groups > 1 and degrees == 3:
+    """The channels of rows that a GPU has kernels by tensor cores for: so many, or up to four times as many, which are
+    zeros then, or those of another of several groups; None: it has none."""
+    widths = [width for width in (32, 64) if channels <= width <= 4 * channels]
+    if groups > 1 and (degrees, channels) == (3, 32):
         widths.reverse()  # two groups in a row take less time than one after the other
     return next((width for width in widths if has_tensor_cores(device, degrees, width)), None)
 

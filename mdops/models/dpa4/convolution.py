@@ -558,9 +558,10 @@ class Convolution(nn.Module):
         """(E, F), of scalars (E, F, C)."""
         norm, weight = self.focus_compete_norm, self.adamw_focus_compete_w
         assert weight is not None
+        factors = weight.T
         if norm is not None:
-            scalars, weight = norm.unscaled(scalars), weight * norm.adam_scale.T
-        of_each = torch.block_diag(*weight.T[:, :, None])  # (F C, F)
+            scalars, factors = norm.unscaled(scalars), factors * norm.adam_scale
+        of_each = torch.block_diag(*factors[:, :, None])  # (F C, F)
         return focus_shares(linear(scalars.flatten(1), of_each), self.focus_compete_bias)
 
     def takes_matmul(self, device: torch.device) -> bool:
@@ -577,7 +578,7 @@ class Convolution(nn.Module):
         """How many groups simulations with numbers like these have in a row, and the channels of that. `so2_messages`
         has one weight of an edge."""
         width = self._fused_width(x) or self.width
-        return 1 if self.goes_by_one_kernel(x) else width // self.width, width
+        return 1 if self.goes_by_one_kernel(x) else min(width // self.width, 2), width
 
     def _in_rows(self, count: int) -> list[range]:
         """The groups, so many together."""
