@@ -17,6 +17,7 @@ from ase import Atoms, units
 from mdops.errors import InputError
 from mdops.files.atomic import replace_file
 from mdops.files.named import naming
+from mdops.flags import require_kinds, require_path
 from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import BatchFrame, Minimizer
@@ -86,6 +87,10 @@ def relax(
         InputError: a structure, option or file that does not fit, or a file that another run writes.
         UnstableRunError: the relaxation of a structure failed.
     """
+    require_kinds(relaxation=(relaxation, Relaxation), output=(output, Output))
+    if isinstance(structures, Atoms) or not all(isinstance(atoms, Atoms) for atoms in structures):
+        raise InputError("relax takes a list of ase.Atoms")
+    result = None if result is None else require_path("result", result)
     _check_result(result, output, structures)
     with one_run(output):
         return _Run(structures, potential, relaxation, output, result, skin, show, restraints).go()
