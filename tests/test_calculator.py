@@ -300,6 +300,7 @@ def test_what_is_no_number_is_refused(single):
 @pytest.mark.parametrize("path", [None, 3, b"model.dp", Path, [MODEL]])
 def test_what_is_no_path_is_refused(path):
     for name, use in {
+        "the model file": load,
         "checkpoint": lambda x: Output(1, x),
         "trajectory": lambda x: Output(1, "x.restart", trajectory=x),
         "log": lambda x: Output(1, "x.restart", log=x),
