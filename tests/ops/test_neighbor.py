@@ -46,7 +46,7 @@ def ase_pairs(system, cutoff):
         system["pbc"][0].tolist(),
         system["cell"][0].numpy(),
         system["positions"].numpy(),
-        cutoff,
+        np.nextafter(cutoff, np.inf),  # ASE leaves out pairs at the cutoff
         self_interaction=False,
     )
     return sorted(map(tuple, np.column_stack([i, j, shifts]).tolist()))
