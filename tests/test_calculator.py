@@ -26,7 +26,7 @@ from mdops import load
 from mdops.calculator import MDOps
 from mdops.deepmd import DeepPot
 from mdops.errors import InputError
-from mdops.md import Engine, EnsembleSettings, Output, Relaxation, run
+from mdops.md import BatchEngine, Engine, EnsembleSettings, Minimizer, Output, Relaxation, run
 from mdops.md.relax import relax
 from mdops.system import from_atoms
 from mdops.train import Trainer
@@ -269,6 +269,8 @@ def test_what_is_no_number_is_refused(single):
         "timestep": lambda x: EnsembleSettings("nve", timestep=x),
         "pressure": lambda x: EnsembleSettings("npt", 300, pressure=x),
         "fmax": lambda x: Relaxation(x),
+        "r_min ": lambda x: load(MODEL, spline=False).use_spline(x),
+        "tolerance": lambda x: load(MODEL, spline=False).use_spline(tolerance=x),
         "pressure ": lambda x: Relaxation(cell="all", pressure=x),
     }
     whole = {
@@ -301,13 +303,16 @@ def test_what_is_no_number_is_refused(single):
 def test_what_is_no_path_is_refused(path):
     for name, use in {
         "the model file": load,
+        "the model file ": lambda x: load(MODEL).save(x),
         "checkpoint": lambda x: Output(1, x),
         "trajectory": lambda x: Output(1, "x.restart", trajectory=x),
         "log": lambda x: Output(1, "x.restart", log=x),
     }.items():
         if path is None and name in ("trajectory", "log"):
             continue
-        with pytest.raises(InputError, match=rf"^{name} is {re.escape(repr(path))}, expected the path"):
+        with pytest.raises(
+            InputError, match=rf"^{name.strip()} is {re.escape(repr(path))}, expected the path"
+        ):
             use(path)
 
 
@@ -326,6 +331,18 @@ def test_a_run_without_its_parts_is_refused(single):
     ):
         with pytest.raises(InputError, match=says):
             run(*given)
+    for structures in (None, 3, atoms, [None], (a for a in [atoms])):
+        for use in (
+            lambda x: BatchEngine(x, single, nve),
+            lambda x: Minimizer(x, single),
+            lambda x: relax(x, single, Relaxation(), output),
+        ):
+            with pytest.raises(InputError, match=r"a list of ase\.Atoms"):
+                use(structures)
+    with pytest.raises(InputError, match="relaxation is of the type str, expected Relaxation"):
+        Minimizer([atoms], single, "all")
+    with pytest.raises(InputError, match="restraints is 3, expected a list of Tether and Distance"):
+        Engine(atoms, single, nve, restraints=3)
     for given, says in (
         (([atoms], single, 0.1, output), "relaxation is of the type float, expected Relaxation"),
         (([atoms], single, Relaxation(), None), "output is of the type NoneType, expected Output"),

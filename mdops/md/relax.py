@@ -22,6 +22,7 @@ from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import BatchFrame, Minimizer
 from mdops.md.engine.restraints import Restraint, identity, placed
+from mdops.md.engine.structures import is_list_of_atoms
 from mdops.md.files import one_run, require_beginning
 from mdops.md.log import text
 from mdops.md.options import Output, Relaxation, same_file
@@ -88,7 +89,7 @@ def relax(
         UnstableRunError: the relaxation of a structure failed.
     """
     require_kinds(relaxation=(relaxation, Relaxation), output=(output, Output))
-    if isinstance(structures, Atoms) or not all(isinstance(atoms, Atoms) for atoms in structures):
+    if not is_list_of_atoms(structures):
         raise InputError("relax takes a list of ase.Atoms")
     result = None if result is None else require_path("result", result)
     _check_result(result, output, structures)

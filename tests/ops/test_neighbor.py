@@ -390,6 +390,7 @@ def test_inputs_need_not_be_contiguous(device):
 
 BAD_INPUT = {
     "nan": (lambda s: s["positions"][7].fill_(float("nan")), "`positions` holds nan for atom 7"),
+    "far": (lambda s: s["positions"][7].fill_(1e300), "`positions` holds 1e.300 for atom 7"),
     "infinite": (lambda s: s["positions"][7].fill_(float("-inf")), "`positions` holds -inf for atom 7"),
     "singular cell": (lambda s: s["cell"][0, 2].copy_(s["cell"][0, 1]), "`cell` of system 0 is singular"),
     "no cell": (lambda s: s["cell"].zero_(), "`cell` of system 0 is singular"),

@@ -177,6 +177,8 @@ class Simulation(ABC, Generic[G, F]):
     def _restrained(self, restraints: Sequence[Any]) -> Restraints:
         """Checked. A tether takes momentum: there is more that can move."""
         s = self._structures
+        if not isinstance(restraints, Sequence):
+            raise InputError(f"restraints is {restraints!r}, expected a list of Tether and Distance")
         found = Restraints(self._of_each(restraints), s.starts, s.positions, s.masses)
         if self.physics.ensemble == "npt" and found.tethered.any():
             raise InputError(
