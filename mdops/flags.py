@@ -1,6 +1,8 @@
-"""Arguments that are True or False, or numbers."""
+"""Arguments that are True or False, numbers, or paths."""
 
 import operator
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,3 +35,17 @@ def require_whole(**given: Any) -> None:
             operator.index(value)
         except TypeError:
             raise InputError(f"{name} is {value!r}, expected a whole number") from None
+
+
+def require_kinds(**given: tuple[Any, type]) -> None:
+    """Raises InputError, which names the argument, for a value that is not of its class."""
+    for name, (value, kind) in given.items():
+        if not isinstance(value, kind):
+            raise InputError(f"{name} is of the type {type(value).__name__}, expected {kind.__name__}")
+
+
+def require_path(name: str, value: Any) -> Path:
+    """The path; raises InputError, which names the argument, for what is none, a file's name as bytes too."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise InputError(f"{name} is {value!r}, expected the path of a file")
+    return Path(value)

@@ -18,6 +18,8 @@ BOHR = 0.52917721  # A
 _C = np.array([0.18175, 0.50986, 0.28022, 0.02817])
 _D = np.array([3.19980, 0.94229, 0.40290, 0.20162])
 
+_MOST_ROWS = 1_000_000
+
 
 def energy(a: str, b: str, r: np.ndarray) -> np.ndarray:
     """u (n,), eV, of a pair of elements at the distances r (n,), A. Raises InputError for what is not an element."""
@@ -48,6 +50,10 @@ def table(
         raise InputError(
             f"the step is {step:g} A, energies are smoothed from {smooth:g} A on and the cutoff is {cutoff:g} A, "
             "expected them to rise"
+        )
+    if cutoff > _MOST_ROWS * step:
+        raise InputError(
+            f"a step of {step:g} A up to {cutoff:g} A makes a table of more than {_MOST_ROWS:,} distances"
         )
     rows = int(np.ceil(cutoff / step - 1e-9))
     r = step * np.arange(1, rows + 1)

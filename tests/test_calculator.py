@@ -26,7 +26,8 @@ from mdops import load
 from mdops.calculator import MDOps
 from mdops.deepmd import DeepPot
 from mdops.errors import InputError
-from mdops.md import Engine, EnsembleSettings, Output, run
+from mdops.md import BatchEngine, Engine, EnsembleSettings, Minimizer, Output, Relaxation, run
+from mdops.md.relax import relax
 from mdops.system import from_atoms
 from mdops.train import Trainer
 
@@ -267,23 +268,88 @@ def test_what_is_no_number_is_refused(single):
         "temperature": lambda x: EnsembleSettings("nvt", x),
         "timestep": lambda x: EnsembleSettings("nve", timestep=x),
         "pressure": lambda x: EnsembleSettings("npt", 300, pressure=x),
+        "fmax": lambda x: Relaxation(x),
+        "r_min ": lambda x: load(MODEL, spline=False).use_spline(x),
+        "tolerance": lambda x: load(MODEL, spline=False).use_spline(tolerance=x),
+        "pressure ": lambda x: Relaxation(cell="all", pressure=x),
     }
     whole = {
         "seed": lambda x: EnsembleSettings("nve", seed=x),
         "checkpoint_every": lambda x: EnsembleSettings("nve", checkpoint_every=x),
         "steps": lambda x: list(Engine(alloy(), single, nve).run(x)),
         "every": lambda x: list(Engine(alloy(), single, nve).run(2, every=x)),
+        "step": lambda x: Engine(alloy(), single, nve, step=x),
+        "steps ": lambda x: Output(x, Path("x.restart")),
+        "interval": lambda x: Output(1, Path("x.restart"), x),
     }
     for name, use in (calls | whole).items():
         for value in ("1", 1j, [300], *([2.5, 2.0] if name in whole else [])):
             with pytest.raises(
-                InputError, match=rf"^{name} is {re.escape(repr(value))}, expected a (whole )?number"
+                InputError, match=rf"^{name.strip()} is {re.escape(repr(value))}, expected a (whole )?number"
             ):
                 use(value)
     assert EnsembleSettings("nve", np.float32(300), seed=np.int64(2)).seed == 2
     assert [frame.step for frame in Engine(alloy(), single, nve).run(np.int64(2), every=1)] == [1, 2]
     with pytest.raises(InputError, match="head is 3, expected a name"):
         load(MODEL, head=3)
+    for steps, every in ((-1, 0), (2, -1)):
+        with pytest.raises(InputError, match=f"steps is {steps} and every is {every}, expected 0 or more"):
+            list(Engine(alloy(), single, nve).run(steps, every))
+    with pytest.raises(InputError, match="step is -1, expected 0 or more"):
+        Engine(alloy(), single, nve, step=-1)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"model.dp", Path, [MODEL]])
+def test_what_is_no_path_is_refused(path):
+    for name, use in {
+        "the model file": load,
+        "the model file ": lambda x: load(MODEL).save(x),
+        "checkpoint": lambda x: Output(1, x),
+        "trajectory": lambda x: Output(1, "x.restart", trajectory=x),
+        "log": lambda x: Output(1, "x.restart", log=x),
+    }.items():
+        if path is None and name in ("trajectory", "log"):
+            continue
+        with pytest.raises(
+            InputError, match=rf"^{name.strip()} is {re.escape(repr(path))}, expected the path"
+        ):
+            use(path)
+
+
+def test_files_of_a_run_may_be_named_by_text():
+    assert Output(1, "x.restart", log="x.log") == Output(1, Path("x.restart"), log=Path("x.log"))
+
+
+def test_a_run_without_its_parts_is_refused(single):
+    atoms, nve = alloy(), EnsembleSettings("nve", 300)
+    output = Output(1, Path("x.restart"))
+    for given, says in (
+        ((None, nve, output), "atoms is of the type NoneType, expected Atoms"),
+        ((atoms, "nve", output), "physics is of the type str, expected EnsembleSettings"),
+        ((atoms, nve, "x.traj"), "output is of the type str, expected Output"),
+        ((atoms, nve, output), r"no calculator MDOps: set atoms\.calc"),
+    ):
+        with pytest.raises(InputError, match=says):
+            run(*given)
+    for structures in (None, 3, atoms, [None], (a for a in [atoms])):
+        for use in (
+            lambda x: BatchEngine(x, single, nve),
+            lambda x: Minimizer(x, single),
+            lambda x: relax(x, single, Relaxation(), output),
+        ):
+            with pytest.raises(InputError, match=r"a list of ase\.Atoms"):
+                use(structures)
+    with pytest.raises(InputError, match="relaxation is of the type str, expected Relaxation"):
+        Minimizer([atoms], single, "all")
+    with pytest.raises(InputError, match="restraints is 3, expected a list of Tether and Distance"):
+        Engine(atoms, single, nve, restraints=3)
+    for given, says in (
+        (([atoms], single, 0.1, output), "relaxation is of the type float, expected Relaxation"),
+        (([atoms], single, Relaxation(), None), "output is of the type NoneType, expected Output"),
+        ((atoms, single, Relaxation(), output), "relax takes a list"),
+    ):
+        with pytest.raises(InputError, match=says):
+            relax(*given)
 
 
 def test_results_are_the_callers_own(single):

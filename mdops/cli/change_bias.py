@@ -42,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
     from mdops.loading import load
 
     kept = args.input.suffix if args.input.suffix in SUFFIXES else ".dp"
-    output = args.output or args.input.with_name(f"{find_model_file(args.input).stem}_updated{kept}")
+    # A folder without a name, as `.`, is no model: `load` says so.
+    own = args.input if args.input.name else args.input / "model"
+    output = args.output or own.with_name(f"{find_model_file(args.input).stem}_updated{kept}")
     require_writable(output)
     require_absent(output, overwrite=args.overwrite)
     model = load(args.input, head=args.head, device=args.device, dtype="float64", overflow="truncate")

@@ -159,8 +159,9 @@ def _refusal(part: EvaluationContext, splines: SplineModel, is_all: bool) -> str
                 f"neighbours beyond the cutoff of its {one.descriptor.kind} take places among absent ones that are "
                 "not all alike"
             )
-        if one.descriptor.mixed and bool((one.mean != 0).any()):
-            return padding_refusal(one.descriptor, one.mean)
+        problem = padding_refusal(one.descriptor, one.mean)
+        if problem is not None:
+            return problem
         if not is_all and not one.descriptor.mixed:
             return "elements are chosen, and its neighbours of each type have places of their own"
     return splines.why_not

@@ -228,10 +228,9 @@ def _splines(exact: EvaluationContext, r_min: float, tolerance: float, types: tu
             f"this is {exact.kind}: use all of its elements"
         )
     part = splines.sums[0]
-    if model.descriptor.mixed and bool((part.mean != 0).any()):
-        raise UnsupportedModelError(
-            f"the C core does not support this model: {padding_refusal(part.descriptor, part.mean)}; {_ELSEWHERE}"
-        )
+    problem = padding_refusal(part.descriptor, part.mean)
+    if problem is not None:
+        raise UnsupportedModelError(f"the C core does not support this model: {problem}; {_ELSEWHERE}")
     beyond = splines.why_not
     if beyond is not None:
         advice = "choose fewer `elements` (--elements)" if model.descriptor.mixed else _ELSEWHERE

@@ -19,12 +19,16 @@ from mdops.tables.grids import Sum, grid_of
 from mdops.tables.sum_tables import SumTables
 
 
-def padding_refusal(descriptor: Any, mean: torch.Tensor) -> str:
-    """Why the core has not a descriptor of mixed types whose empty slots count, with that mean (n,) of the types."""
-    options = descriptor.options
-    why = mean_in_words([options])
-    if len(mean) == 1 or (getattr(options, "strips_types", False) and getattr(options, "is_smooth", False)):
-        return f"its empty slots count in the sums over neighbours ({why}), which the core does not compute"
+def padding_refusal(descriptor: Any, mean: torch.Tensor) -> str | None:
+    """Why the core has not a descriptor with that mean (n,) of the types; None if it has. Empty slots that neighbours
+    of all types share count where there is a mean. They have one type if there is but one, and gated they have none."""
+    if not descriptor.mixed or not bool(mean.any()):
+        return None
+    why, free = mean_in_words([descriptor.options]), len(mean) == 1 or bool(descriptor.gated)
+    if free and descriptor.goes_by_rows:
+        return f"its empty slots count ({why}), which the core does not compute beside attention"
+    if free:
+        return None
     return (
         f"its absent neighbours have the type of a system's first atom ({why}), which a program that reorders atoms "
         "does not know"
@@ -46,8 +50,9 @@ def other_refusal(part: EvaluationContext, other: Any, cutoff: float, is_all: bo
         return "its attention fades as in DeePMD-kit's TensorFlow backend (cubic_switch), which the core does not know"
     if other.options.shortest_row:
         return "its directions fade as in DeePMD-kit's TensorFlow backend (shortest_row), which the core does not know"
-    if bool(other.mean.any()):
-        return padding_refusal(other, other.mean)
+    problem = padding_refusal(other, other.mean)
+    if problem is not None:
+        return problem
     if other.cutoff < cutoff and not other.options.is_smooth:
         return f"neighbours beyond the cutoff of its {other.kind} take part in attention"
     return None

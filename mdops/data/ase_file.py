@@ -60,7 +60,9 @@ def read_file(
     except (DataError, KeyboardInterrupt):
         raise
     except Exception as error:  # ASE's readers raise whatever comes up in them
-        raise DataError(f"{path}, frame {frame + 1}: ASE cannot read it: {error!r}") from error
+        raise DataError(
+            f"{path}, frame {frame + 1}: ASE cannot read it: {type(error).__name__}: {error}"
+        ) from error
     if frame < 0:
         raise DataError(f"{path}: has no frames")
 
@@ -72,7 +74,7 @@ def elements_of_file(path: Path) -> list[str]:
             dict.fromkeys(symbol for atoms in iread(path, ":") for symbol in atoms.get_chemical_symbols())
         )
     except Exception as error:
-        raise DataError(f"{path}: ASE cannot read it: {error!r}") from error
+        raise DataError(f"{path}: ASE cannot read it: {type(error).__name__}: {error}") from error
 
 
 def _block(

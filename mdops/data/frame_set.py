@@ -12,6 +12,7 @@ from mdops.errors import DataError
 # A cell is taken as flat when its volume is below this fraction of the product of its edges: the neighbour
 # search refuses such a cell too.
 _FLAT = 1e-8
+_LONGEST = 1e9  # A; that, too, it refuses
 
 
 @dataclass
@@ -132,6 +133,9 @@ def _check_cell(block: FrameSet) -> None:
     vectors = np.asarray(block.cell, dtype=np.float64)[:, block.pbc]
     if vectors.shape[1] == 0:
         return
+    huge = np.abs(vectors).max((1, 2)) > _LONGEST
+    if huge.any():
+        raise DataError(f"{block.name(int(np.argmax(huge)))}: the cell is larger than {_LONGEST:g} A")
     edges = np.linalg.norm(vectors, axis=2)
     size = np.sqrt(np.clip(np.linalg.det(vectors @ vectors.transpose(0, 2, 1)), 0, None))
     flat = size <= _FLAT * edges.prod(1)

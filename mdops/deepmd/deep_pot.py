@@ -212,7 +212,10 @@ class DeepPot:
     ) -> _Frames:
         """The arguments of `eval` in their full shapes."""
         types = np.asarray(atom_types)
-        if types.dtype.kind not in "iu" and types.size and (types != np.floor(types)).any():
+        whole = types.dtype.kind in "biu" or (
+            types.dtype.kind == "f" and bool((types == np.floor(types)).all())
+        )
+        if types.size and not whole:
             raise InputError(f"atom_types are {types.dtype}, expected integers")
         if types.ndim not in (1, 2) or (mixed_type and types.ndim != 2):
             expected = "(frames, atoms) with mixed_type" if mixed_type else "(atoms,)"
@@ -283,6 +286,8 @@ class DeepPot:
 
 def _numbers(name: str, value: Any) -> np.ndarray:
     try:
+        if np.iscomplexobj(value):  # NumPy would drop the imaginary part
+            raise TypeError("complex numbers")
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} has something that is not a number: {error}") from error

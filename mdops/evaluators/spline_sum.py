@@ -97,7 +97,7 @@ class SplineSum:
         # Those beyond its own cutoff take places, as neighbours of their own type whose R is that of absent ones.
         shared = near.restrict_to_part(d.spec, mixed=self.tables.whole.mixed)
         kinds, ntypes = shared.neighbor_types, shared.ntypes
-        within = ~(shared.squared >= d.cutoff**2)
+        within = ~(shared.squared > d.cutoff**2)
         beyond = shared.count(torch.where(within | d.excludes(shared), ntypes, kinds))
         if d.mixed:
             empty = (d.slots - (kinds < ntypes).sum(1)).clamp(min=0).int()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mdops.errors import HeadError, ModelFileError, UnsupportedModelError
 from mdops.files.published import find_model_file, why_no_model_file
+from mdops.flags import require_path
 from mdops.io import hdf5
 from mdops.io.hdf5 import read_hdf5
 from mdops.io.heads import require_head
@@ -40,8 +41,9 @@ def read_model(path: str | os.PathLike[str], head: str | None = None) -> ModelFi
         ModelFileError: the file is absent, cut short, damaged, or not a model; the message says which, and
             what to do.
         UnsupportedModelError: it is a PyTorch or TensorFlow file with a model whose parts are not known here.
+        InputError: `path` is none.
     """
-    path = Path(path)
+    path = require_path("the model file", path)
     try:
         file = find_model_file(path)
         if file != path:

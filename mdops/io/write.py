@@ -12,6 +12,7 @@ import numpy as np
 
 from mdops.errors import ModelFileError
 from mdops.files.atomic import replace_file
+from mdops.flags import require_path
 from mdops.io.hdf5 import encode_hdf5
 from mdops.io.safetensors_file import encode_safetensors
 from mdops.io.text import encode_json, encode_yaml
@@ -106,7 +107,7 @@ def _own_kind(node: Any) -> str | None:
 
 def require_writable(path: str | os.PathLike[str]) -> None:
     """Raises ModelFileError where `write_model` could not write a file of this name: before the work, not after."""
-    _encoder(Path(path))
+    _encoder(require_path("the model file", path))
 
 
 def remove_unfinished(path: str | os.PathLike[str]) -> None:

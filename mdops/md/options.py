@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from mdops.errors import InputError
-from mdops.flags import require_flags, require_numbers, require_whole
+from mdops.flags import require_flags, require_numbers, require_path, require_whole
 
 Ensemble = Literal["nve", "nvt", "npt"]
 Thermostat = Literal["nose-hoover", "langevin"]
@@ -178,6 +178,7 @@ class Relaxation:
     pressure: float = 0.0
 
     def __post_init__(self) -> None:
+        require_numbers(fmax=self.fmax, pressure=self.pressure)
         if not 0 < self.fmax < math.inf:
             raise InputError(f"fmax is {self.fmax}, expected a positive number in eV/A")
         if self.cell not in ("fixed", "volume", "all"):
@@ -217,6 +218,11 @@ class Output:
 
     def __post_init__(self) -> None:
         require_flags(restart=self.restart, overwrite=self.overwrite)
+        require_whole(steps=self.steps, interval=self.interval)
+        for name in ("checkpoint", "trajectory", "log"):
+            value = getattr(self, name)
+            if value is not None or name == "checkpoint":
+                object.__setattr__(self, name, require_path(name, value))
         if self.steps < 0 or self.interval < 1:
             raise InputError(
                 f"a run of {self.steps} steps with a frame every {self.interval}: expected 0 steps or more, "

@@ -17,10 +17,12 @@ from ase import Atoms, units
 from mdops.errors import InputError
 from mdops.files.atomic import replace_file
 from mdops.files.named import naming
+from mdops.flags import require_kinds, require_path
 from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import BatchFrame, Minimizer
 from mdops.md.engine.restraints import Restraint, identity, placed
+from mdops.md.engine.structures import is_list_of_atoms
 from mdops.md.files import one_run, require_beginning
 from mdops.md.log import text
 from mdops.md.options import Output, Relaxation, same_file
@@ -86,6 +88,10 @@ def relax(
         InputError: a structure, option or file that does not fit, or a file that another run writes.
         UnstableRunError: the relaxation of a structure failed.
     """
+    require_kinds(relaxation=(relaxation, Relaxation), output=(output, Output))
+    if not is_list_of_atoms(structures):
+        raise InputError("relax takes a list of ase.Atoms")
+    result = None if result is None else require_path("result", result)
     _check_result(result, output, structures)
     with one_run(output):
         return _Run(structures, potential, relaxation, output, result, skin, show, restraints).go()

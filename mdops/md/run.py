@@ -14,7 +14,7 @@ from ase.io.jsonio import encode
 
 from mdops.digest import digest
 from mdops.errors import InputError
-from mdops.flags import require_flags
+from mdops.flags import require_flags, require_kinds
 from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import Engine, Frame
@@ -73,6 +73,9 @@ def run(
         OutsideDomainError: the calculator's guard stopped it.
     """
     require_flags(new_velocities=new_velocities, **({} if engine is None else {"engine": engine}))
+    require_kinds(atoms=(atoms, Atoms), physics=(physics, EnsembleSettings), output=(output, Output))
+    if not hasattr(atoms.calc, "models"):
+        raise InputError("the atoms have no calculator MDOps: set atoms.calc = MDOps(model)")
     for potential in atoms.calc.models:
         potential.require_energies("a simulation")
     if engine is None:

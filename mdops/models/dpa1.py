@@ -24,6 +24,7 @@ from mdops.models.type_embedding import (
     MixedTypesOptions,
     TypeEmbedding,
     TypeEmbeddingOptions,
+    check_type_nets,
     nets_of_tree,
     random_nets,
 )
@@ -718,6 +719,8 @@ class SeAttenV2(TypedMomentDescriptor):
         TypeEmbedding.check_tree(
             tree["type_embedding"], tree["tebd_dim"], len(type_map), f"{place}.type_embedding"
         )
+        options = cls.Options.from_tree(tree)
+        check_type_nets(tree, options, 1 if options.type_one_side else 2, place)
         _check_attention(tree, place)
 
     @classmethod

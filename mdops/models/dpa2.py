@@ -55,7 +55,7 @@ from mdops.models.shapes import (
     require_same,
 )
 from mdops.models.statistics import EnvironmentSums
-from mdops.models.type_embedding import Nets, TypeEmbedding, check_elements, random_nets
+from mdops.models.type_embedding import Nets, TypeEmbedding, check_elements, check_type_nets, random_nets
 from mdops.models.ways import way_of
 from mdops.nn.net import Layer, NetCollection, tensor
 from mdops.ops import NeighborGraph, edge_environment, edge_gather
@@ -818,10 +818,10 @@ def _check_sums(inner: Tree, options: DPA1Options | SeE3TebdOptions, ntypes: int
     """Raises ModelFileError for nets and statistics that are not as the options say."""
     places = sum(options.sel)  # type: ignore[arg-type]
     check_statistics(inner["@variables"], (ntypes, places, 4), place)
-    require_same("embeddings_strip" in inner, options.strips_types, f"whether {place} has embeddings_strip")
     for name in ("embeddings", "embeddings_strip"):
         if name in inner:
             check_collection(inner[name], vars(options), 0, ntypes, f"{place}.{name}")
+    check_type_nets(inner, options, 1 if getattr(options, "type_one_side", False) else 2, place)
 
 
 def _check_layer(layer: Tree, form: LayerForm, ntypes: int, place: str) -> None:

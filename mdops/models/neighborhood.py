@@ -152,7 +152,7 @@ class Neighborhood:
     def types_in_cutoff(self) -> torch.Tensor:
         """(N, K) int64: the type of the neighbour in each slot, ntypes where none is within the cutoff."""
         # A distance that is NaN counts as near: it must not get lost.
-        seen = ~(self.squared >= self.cutoff**2) & (self.types >= 0)[:, None]
+        seen = ~(self.squared > self.cutoff**2) & (self.types >= 0)[:, None]
         return torch.where(seen, self.slot_types, self.ntypes)
 
     @cached_property
@@ -270,7 +270,7 @@ class Neighborhood:
         else:
             keep = self._rank_of_type(squared) < sel[self.slot_types]
         if not self.truncates:
-            keep |= ~(self.squared >= part.cutoff**2)
+            keep |= ~(self.squared > part.cutoff**2)
         return self.kept(keep & (taken < self.ntypes))
 
     def _squared_of(self, listed: torch.Tensor) -> torch.Tensor:

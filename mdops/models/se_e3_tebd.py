@@ -19,6 +19,7 @@ from mdops.models.type_embedding import (
     Nets,
     TypedNets,
     TypeEmbedding,
+    check_type_nets,
     nets_of_tree,
     random_nets,
 )
@@ -165,6 +166,7 @@ class SeE3Tebd(TypedNets, AngleDescriptor):
         TypeEmbedding.check_tree(
             tree["type_embedding"], tree["tebd_dim"], len(type_map), f"{place}.type_embedding"
         )
+        check_type_nets(tree, cls.Options.from_tree(tree), 2, place)
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:

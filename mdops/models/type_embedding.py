@@ -337,6 +337,17 @@ def nets_of_tree(tree: Tree, options: MixedTypesOptions, type_map: Sequence[str]
     )
 
 
+def check_type_nets(tree: Tree, options: Any, types: int, place: str) -> None:
+    """Raises ModelFileError for nets that do not take what options say: a number with the embeddings of so many types,
+    or these in nets of their own."""
+    strips, widths = options.strips_types, types * options.tebd_dim
+    require_same("embeddings_strip" in tree, strips, f"whether {place} has embeddings_strip")
+    for name, inputs in (("embeddings", 1 if strips else 1 + widths), ("embeddings_strip", widths)):
+        for i, net in enumerate(tree.get(name, {}).get("networks", [])):
+            if net is not None and "in_dim" in net:
+                require_same(net["in_dim"], inputs, f"in_dim of {place}.{name}.networks[{i}]")
+
+
 def random_nets(
     options: Any, types: int, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
 ) -> Nets:

@@ -20,6 +20,8 @@ def load_variables(module: nn.Module, variables: Mapping[str, np.ndarray], place
         given = variables.get(name)
         if given is None:
             raise ModelFileError(f"{place} lacks {name!r}")
+        if not isinstance(given, np.ndarray):
+            raise ModelFileError(f"{name} of {place} is no array")
         require_same(given.shape, tuple(own.shape), f"the shape of {name} of {place}")
         if own.is_floating_point():
             own.copy_(tensor(given, own.dtype))

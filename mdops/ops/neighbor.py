@@ -1,4 +1,4 @@
-"""Neighbour lists: all pairs of atoms closer than a cutoff, through every periodic image."""
+"""Neighbour lists: all pairs of atoms not farther apart than a cutoff, through every periodic image."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class NeighborList(NamedTuple):
         neighbors: (N, K) int32, -1 after the last neighbour of a row.
         images: (N, K) int32, packed periodic images (`unpack_images`).
         counts: (N, ntypes) int32, neighbours of each type.
-        cutoff: every pair closer than this is in the list, A.
+        cutoff: every pair that is not farther apart than this is in the list, A.
         max_pairs: there are no more pairs than this, where that is known without asking a GPU.
         graph_room: how many edges, angles, and edges that make angles, a graph made of it has room for, where nobody
             can ask a GPU how many there are (`NeighborGraph.of_list`, `angle_edges`); None: as many as there are.

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mdops.flags import require_numbers
 from mdops.models.angles import AngleKnots
 from mdops.models.contract import AtomicModel
 from mdops.tables.angle_knots import angle_descriptors, knots_error, sampled_types, use_angle_splines
@@ -95,6 +96,7 @@ class SplinedModel(nn.Module):
         spin = self.model.spin
         nearest = DEFAULT_R_MIN if spin is None else min(DEFAULT_R_MIN, 0.5 * spin.nearest)
         r_min = nearest if r_min is None else r_min
+        require_numbers(r_min=r_min, tolerance=tolerance)
         self.spline_tolerance = tolerance
         self.spline_types = None if types is None else tuple(types)
         self.grids, no_sums, is_unexpected = new_grids(self.model, r_min, tolerance, types)

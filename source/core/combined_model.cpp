@@ -102,7 +102,7 @@ class StandardPart : public Part {
       args.batch = atoms.systems, args.types = atoms.types;
       args.neighbors = atoms.rows.neighbors.data(), args.images = atoms.rows.images.data();
       args.counts = atoms.rows.counts.data(), args.list_width = atoms.rows.width;
-      // Of type 0, as mean is zero.
+      // Of type 0, where that matters.
       args.places.padding = p < own_.sums.size() && own_.sums[p]->mixed ? atoms.systems : nullptr;
       args.extra = extra_.data(), args.atoms = atoms.all;
     }

@@ -46,7 +46,7 @@ class CpuModel : public CpuBase {
     args.neighbors = atoms.rows.neighbors.data();
     args.images = atoms.rows.images.data();
     args.counts = atoms.rows.counts.data();
-    args.places.padding = sums_.mixed ? atoms.systems : nullptr;  // of type 0, as mean is zero
+    args.places.padding = sums_.mixed ? atoms.systems : nullptr;  // of type 0, where that matters
     args.extra = extra_.data();
     args.atoms = atoms.all;
     args.systems = 1;

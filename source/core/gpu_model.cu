@@ -40,7 +40,7 @@ class GpuModel : public GpuBase {
   void evaluate(const GpuCall& call, mdops_output& output) override {
     StepArgs p = args_;
     set(call, p);
-    p.places.padding = mixed_ ? call.systems : nullptr;  // of type 0, as mean is zero
+    p.places.padding = mixed_ ? call.systems : nullptr;  // of type 0, where that matters
     p.extra = extra(call, extra_inputs_, extra_);
     p.energy = energy_.resize(call.all), p.forces = forces_.resize(3 * call.all);
     p.virial = virial_.resize(9);

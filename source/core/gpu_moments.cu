@@ -129,7 +129,7 @@ class GpuMoments : public GpuExtraDescriptor<double> {
     MomentArgs<double> args = args_;
     args.displacements = block.displacements, args.counts = block.counts, args.types = block.types;
     args.width = block.width;
-    args.places.padding = mixed_ ? block.zeros : nullptr;  // of type 0, as mean is zero
+    args.places.padding = mixed_ ? block.zeros : nullptr;  // of type 0, where that matters
     return args;
   }
 

@@ -120,7 +120,7 @@ class GpuStandardPart : public GpuPart {
     std::vector<StepArgs> parts = args_;
     for (size_t k = 0; k < parts.size(); ++k) {
       base_.set(call, parts[k]);
-      parts[k].places.padding = mixed_[k] ? call.systems : nullptr;  // of type 0, as mean is zero
+      parts[k].places.padding = mixed_[k] ? call.systems : nullptr;  // of type 0, where that matters
       parts[k].extra = extra;
     }
     StepArgs& p = parts[widest_];

@@ -35,7 +35,8 @@ DescriptorWeights<T>::DescriptorWeights(const File& file, const Json& about, con
   for (const T x : std)
     if (!(x > T(0))) damaged("its standard deviations are not positive");
   for (const T x : mean)
-    if (mixed && x != T(0)) damaged("its types share places, and its mean is not zero");
+    if (mixed && types > 1 && !gated && x != T(0))
+      damaged("its types share places, and its mean is not zero");
   pair_mask = bools(file.flags(prefix + "pair_mask", {types, types}));
   zeroed = bools(file.flags(prefix + "zeroed", {types, types}));
   sel = file.integers(prefix + "sel", {mixed ? 1 : types});

@@ -373,6 +373,12 @@ def test_errors_name_the_options_of_the_command(crystal, capsys):
     assert "Load the model with a smaller --r-min, or with --no-spline" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", [".", "/", ".."])
+def test_a_folder_is_no_model_whose_energies_change(name, capsys):
+    assert main(["change-bias", name, "--bias-value", "1"]) == 2
+    assert "it is a folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", [".", "", "/"])
 @pytest.mark.parametrize("command", ["md", "relax"])
 def test_an_output_without_a_name_is_refused(command, name, crystal, capsys):

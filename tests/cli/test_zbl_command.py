@@ -67,6 +67,8 @@ def test_command(tmp_path, capsys):
         ((["Cu", "Cu"],), "each of a model's once"),
         ((["Cu"], 0.0), "expected them to rise"),
         ((["Cu"], 0.01, 2.0, 2.5), "expected them to rise"),
+        ((["Cu"], 0.01, 1e20), "more than 1,000,000 distances"),
+        ((["Cu"], 1e-320, 6.0), "more than 1,000,000 distances"),
     ],
 )
 def test_what_is_refused(arguments, message):

@@ -312,27 +312,88 @@ def test_what_it_cannot_have_is_refused_with_the_reason(case, reason, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_reason_is_true_of_one_type_and_of_what_is_stated(tmp_path):
+def with_mean(types, *several, **options):
+    """DPA-1 with random weights whose empty slots count; or a hybrid of several with these options."""
+    base = {"type": "dpa1", "sel": 20, "rcut": 4.0, "neuron": [4, 8], "axis_neuron": 2, "attn_layer": 0}
+    several = [base | own for own in several or [options]]
+    descriptor = several[0] if len(several) == 1 else {"type": "hybrid", "list": several}
+    section = {"type_map": types, "descriptor": descriptor, "fitting_net": {"neuron": [8]}}
+    potential = Potential(DescriptorFitting.random(parse(StandardOptions, section), 0, torch.float64))
+    with torch.no_grad():
+        for descriptor in potential.model.descriptors:
+            for part in descriptor.parts:
+                part.mean.copy_(torch.linspace(0.1, 0.2, len(types)))
+                part.std.copy_(part.std.new_tensor([0.3, 0.2]).expand_as(part.std))
+    potential.use_spline()
+    return potential
+
+
+STRIPPED = {"tebd_input_mode": "strip", "smooth_type_embedding": True}
+
+
+# Types, and the descriptors of a model.
+EMPTY = [
+    (["O"], [{}]),
+    (["O"], [{"tebd_input_mode": "strip", "smooth_type_embedding": False}]),
+    (["O"], [STRIPPED]),
+    (["O", "H"], [STRIPPED]),
+    (["O"], [{}, STRIPPED]),
+    (["O", "H"], [STRIPPED, STRIPPED | {"neuron": [8]}]),
+]
+
+
+@pytest.mark.parametrize(("types", "descriptors"), EMPTY)
+def test_empty_slots_of_one_type_count_as_compute_has_it(types, descriptors, tmp_path):
+    """Also where they have none: gated neighbours without a distance add nothing of their type."""
+    potential, rng = with_mean(types, *descriptors), np.random.default_rng(1)
+    potential.save(tmp_path / "model.safetensors", core=["float64", "float32"])
+    for cell in (None, np.eye(3) * 9.0):
+        given = {"positions": rng.uniform(0, 7, (12, 3)), "types": np.arange(12)[::-1] % len(types)}
+        atoms = Atoms([types[t] for t in given["types"]], given["positions"], cell=cell, pbc=cell is not None)
+        answers = potential.compute(atoms, atom_virial=True)
+        wanted = {name: answers[name] for name in ANSWERS}
+        if cell is not None:
+            given["cell"] = cell
+        for precision, limits in (("float64", {"energy": 1e-11, "other": 1e-10}), ("float32", FLOAT32)):
+            assert_near(Model(tmp_path / "model.safetensors", precision).compute(**given), wanted, limits)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("types", "descriptors"), EMPTY)
+def test_empty_slots_count_on_a_gpu(types, descriptors, tmp_path):
+    potential = with_mean(types, *descriptors)
+    potential.save(tmp_path / "model.safetensors", core=["float64", "float32"])
+    given = {
+        "positions": np.random.default_rng(1).uniform(0, 7, (12, 3)),
+        "types": np.arange(12) % len(types),
+    }
+    wanted = Model(tmp_path / "model.safetensors").compute(**given)
+    wanted = {name: np.asarray(wanted[name]) for name in ANSWERS}
+    for precision, limits in (("float64", {"energy": 1e-11, "other": 1e-10}), ("float32", FLOAT32)):
+        there = Model(tmp_path / "model.safetensors", precision, device="cuda")
+        assert_near(there.compute(**given), wanted, limits)
+
+
+def test_empty_slots_of_a_chosen_element_count(tmp_path):
+    potential = with_mean(["O", "H"])
+    potential.save(tmp_path / "model.safetensors", core=["float64"], elements=["H"])
+    positions = np.random.default_rng(1).uniform(0, 7, (12, 3))
+    answers = potential.compute(Atoms("H12", positions), atom_virial=True)
+    got = Model(tmp_path / "model.safetensors").compute(positions, [0] * 12)
+    assert_near(got, {name: answers[name] for name in ANSWERS}, {"energy": 1e-11, "other": 1e-10})
+
+
+def test_the_reason_is_true_of_what_is_there_and_of_what_is_stated(tmp_path):
     """Empty slots can have the type of a first atom only where there are several types, and davg may not be zero
     whatever `set_davg_zero` says."""
-    text = "its empty slots count in the sums .*{}.* the core does not compute"
-    for types, stated, reason in (
-        (["O"], True, text.format("its davg is not zero")),
-        (["O"], False, text.format("`set_davg_zero` is false")),
-        (["O", "H"], True, "type of a system's first atom .its davg is not zero"),
-        (["O", "H"], False, "type of a system's first atom .`set_davg_zero` is false"),
+    for types, options, reason in (
+        (["O", "H"], {"set_davg_zero": True}, "type of a system's first atom .its davg is not zero"),
+        (["O", "H"], {"set_davg_zero": False}, "type of a system's first atom .`set_davg_zero` is false"),
+        (
+            ["O"],
+            {"attn_layer": 1},
+            "its empty slots count .*, which the core does not compute beside attention",
+        ),
     ):
-        options = {
-            "type": "dpa1",
-            "sel": 20,
-            "rcut": 4.0,
-            "neuron": [4, 8],
-            "axis_neuron": 2,
-            "attn_layer": 0,
-        }
-        section = {"type_map": types, "descriptor": options | {"set_davg_zero": stated}, "fitting_net": {}}
-        potential = Potential(DescriptorFitting.random(parse(StandardOptions, section), 0, torch.float64))
-        with torch.no_grad():
-            potential.model.descriptor.mean.fill_(0.1)
         with pytest.raises(UnsupportedModelError, match=reason):
-            potential.save(tmp_path / "model.safetensors", core=["float64"])
+            with_mean(types, **options).save(tmp_path / "model.safetensors", core=["float64"])

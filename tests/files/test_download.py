@@ -52,12 +52,21 @@ class Handler(BaseHTTPRequestHandler):
         if host.status != 200 or self.path != PATH:
             self.send_error(host.status if host.status != 200 else 404)
             return
-        self.send_response(200)
+        begin = self.headers["Range"] if host.goes_on else None
+        begin = int(begin.removeprefix("bytes=").removesuffix("-")) if begin else 0
+        host.begun.append(begin)
+        if begin >= len(host.content):
+            self.send_error(416)
+            return
+        self.send_response(206 if begin else 200)
+        if begin:
+            place = begin if host.tells_place else 0
+            self.send_header("Content-Range", f"bytes {place}-{len(host.content) - 1}/{len(host.content)}")
         if host.tells_size:
-            self.send_header("Content-Length", str(len(host.content)))
+            self.send_header("Content-Length", str(len(host.content) - begin))
         self.end_headers()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.wfile.write(host.content[: host.stops_after])
+            self.wfile.write(host.content[begin : host.stops_after])
             if host.stalls is not None:
                 self.wfile.flush()
                 host.began.set()
@@ -74,7 +83,7 @@ def hosts(monkeypatch, tmp_path):
     for _ in range(2):
         host = SimpleNamespace(
             status=200, content=CONTENT, stops_after=None, tells_size=True, asked=[], stalls=None,
-            began=threading.Event(),
+            began=threading.Event(), goes_on=True, tells_place=True, begun=[],
         )  # fmt: skip
         server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, host))
         host.address = f"http://127.0.0.1:{server.server_port}"
@@ -213,6 +222,7 @@ def test_where_all_hosts_fail_the_error_says_why_of_each(hosts, capsys):
     hosts[1].content, hosts[1].stops_after = CONTENT, 1_500_000
     assert main(["download", NAME]) == 2
     assert "the connection ended after 1,500,000 of 2,500,000 bytes" in capsys.readouterr().err
+    assert os.listdir(published_path(NAME).parent) == [part_of(published_path(NAME)).name]
 
 
 def test_hosts_that_do_not_answer_are_named(hosts, tmp_path, monkeypatch):
@@ -260,16 +270,28 @@ def test_what_cannot_be_written_is_said(hosts, tmp_path, monkeypatch, capsys):
     assert "models cannot be made" in capsys.readouterr().err
 
 
-def test_an_interrupted_download_leaves_nothing(hosts, tmp_path, monkeypatch, capsys):
+def part_of(path):
+    """What a download to this path leaves that ends before its end."""
+    return path.with_name(f".{path.name}.{PUBLISHED[NAME].digest[:16]}.part")
+
+
+def test_an_interrupted_download_goes_on_where_it_ended(hosts, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(download.StepProgress, "is_due", interrupt)
-    assert main(["download", NAME]) == 130
-    assert os.listdir(published_path(NAME).parent) == []
+    path = published_path(NAME)
+    with monkeypatch.context() as patch:
+        patch.setattr(download.StepProgress, "is_due", interrupt)
+        assert main(["download", NAME]) == 130
+    assert os.listdir(path.parent) == [part_of(path).name]
+    begun = part_of(path).stat().st_size
+    assert 0 < begun < len(CONTENT)
+    assert main(["download", NAME]) == 0
+    assert path.read_bytes() == CONTENT and os.listdir(path.parent) == [path.name]
+    assert hosts[0].begun == [0, begun] and not hosts[1].asked
 
 
-def test_a_killed_download_leaves_no_model_and_the_next_one_removes_the_rest(hosts, tmp_path):
+def test_a_killed_download_leaves_no_model_and_the_next_one_goes_on(hosts, tmp_path):
     hosts[0].stops_after, hosts[0].stalls = 1_500_000, threading.Event()
     to = tmp_path / "model.pt"
     code = f"""
@@ -283,12 +305,55 @@ fetch({NAME!r}, Path({str(to)!r}))
     with subprocess.Popen([sys.executable, "-c", code]) as child:  # which need not load PyTorch
         assert hosts[0].began.wait(60)
         child.kill()
-    assert not to.exists() and any(name.endswith(".part") for name in os.listdir(tmp_path))
+    assert not to.exists() and part_of(to).is_file()
     hosts[0].stops_after = None
     hosts[0].stalls.set()
     hosts[0].stalls = None
     fetch(NAME, to)
     assert to.read_bytes() == CONTENT and os.listdir(tmp_path) == ["model.pt"]
+
+
+def test_the_second_host_goes_on_where_the_first_ended(hosts, tmp_path):
+    hosts[0].stops_after = 1_500_000
+    fetch(NAME, tmp_path / "model.pt")
+    assert (tmp_path / "model.pt").read_bytes() == CONTENT and hosts[1].begun == [1_500_000]
+
+
+@pytest.mark.parametrize(
+    ("left", "fault", "begun"),
+    [
+        (CONTENT[:1_000_000], {}, [1_000_000]),
+        (CONTENT[:1_000_000], {"tells_size": False}, [1_000_000]),
+        (CONTENT, {}, [len(CONTENT)]),  # it was killed before it was put into place
+        (CONTENT[:1_000_000], {"goes_on": False}, [0]),
+        (CONTENT[:1_000_000], {"tells_place": False}, [1_000_000, 0]),
+        (b"another file", {}, [12, 0]),
+        (CONTENT + b"more", {}, [len(CONTENT) + 4, 0]),
+        (CONTENT[:-1] + b"x", {}, [len(CONTENT), 0]),
+    ],
+)
+def test_what_a_download_left_is_gone_on_with_if_it_can_be(hosts, tmp_path, left, fault, begun):
+    vars(hosts[0]).update(fault)
+    to, foreign = tmp_path / "model.pt", tmp_path / ".model.pt.host.7.part"
+    part_of(to).write_bytes(left)
+    foreign.write_bytes(CONTENT)
+    fetch(NAME, to)
+    assert to.read_bytes() == CONTENT and os.listdir(tmp_path) == ["model.pt"]
+    assert hosts[0].begun == begun and not hosts[1].asked
+
+
+def test_what_is_no_beginning_does_not_stay(hosts, tmp_path):
+    to = tmp_path / "model.pt"
+    for host in hosts:
+        host.content = b"<html>log in</html>"
+    part_of(to).write_bytes(CONTENT[:1_000_000])
+    with pytest.raises(DownloadError, match="it gives another file"):
+        fetch(NAME, to)
+    assert os.listdir(tmp_path) == []
+    to.write_bytes(CONTENT)
+    part_of(to).write_bytes(CONTENT[:1_000_000])
+    fetch(NAME, to)
+    assert os.listdir(tmp_path) == ["model.pt"]
 
 
 def test_of_several_downloads_at_once_one_asks(hosts, tmp_path):

@@ -9,7 +9,7 @@ from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.io.torch import model as torch_model
 from mdops.io.upgrade import upgrade
-from mdops.models import registry
+from mdops.models import model_of_tree, registry
 
 
 @pytest.mark.parametrize("name", [name for name in registry.nodes() if " " in name])
@@ -54,6 +54,39 @@ def test_absent_options_have_the_value_that_their_version_implied(model):
         del tree["descriptor"][key]
         with pytest.raises(ModelFileError, match=f"lacks '{key}'"):
             upgrade(tree)
+
+
+@pytest.mark.parametrize(
+    ("case", "places"),
+    [
+        ("dpa1_attn2", ["descriptor"]),
+        ("dpa1_attn0_strip", ["descriptor"]),
+        ("se_e3_tebd_strip", ["descriptor"]),
+        ("dpa2_base", ["descriptor", "repinit_args"]),
+    ],
+)
+def test_nets_that_take_other_types_than_the_options_say_are_refused(case, places):
+    tree = read_model(DATA.parent / "reference_kinds" / case / "model.dp").model
+    for key in ("type_one_side", "tebd_input_mode"):
+        changed = copy.deepcopy(tree)
+        options = changed
+        for place in places:
+            options = options[place]
+        if key not in options:
+            continue
+        other = {"concat": "strip", "strip": "concat"}
+        options[key] = other[options[key]] if key == "tebd_input_mode" else not options[key]
+        with pytest.raises(ModelFileError, match=r"in_dim of |has embeddings_strip"):
+            upgrade(changed)
+
+
+def test_what_is_no_array_of_a_module_is_refused():
+    tree = upgrade(read_model(DATA.parent / "reference_kinds" / "dpa4_base" / "model.dp").model)
+    arrays = tree["descriptor"]["@variables"]
+    name = next(name for name, value in arrays.items() if value.ndim)
+    arrays[name] = []
+    with pytest.raises(ModelFileError, match=f"{name} of the descriptor dpa4 is no array"):
+        model_of_tree(tree)
 
 
 def test_precisions_of_files_are_more_than_those_of_inputs(model):

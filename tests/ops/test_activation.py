@@ -63,3 +63,15 @@ def test_the_kernels_of_nets_have_them(name, dtype, most, device):
     nan = torch.full((1, 1), torch.nan, dtype=dtype, device=device)
     y, slope = mlp_value_and_gradient(nan, [one, one], [one[0], one[0]], activation=name)
     assert y.isnan().all() and (slope.isnan().all() or name in ("linear", "none"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_silut_of_minus_infinity_is_its_limit(dtype, device):
+    """For any number of rows and columns: kernels have loops for whole vectors, and for what is left."""
+    for rows, columns in ((1, 1), (3, 5), (40, 33)):
+        x = torch.full((rows, 1), -torch.inf, dtype=dtype, device=device)
+        one = torch.ones(1, columns, dtype=dtype, device=device)
+        y, slope = mlp_value_and_gradient(
+            x, [one, one.mT.contiguous()], [0 * one[0], 0 * one[0, :1]], activation="silut", residual=False
+        )
+        assert y.abs().max() < 1e-30 and slope.abs().max() < 1e-30, (rows, columns)

@@ -46,7 +46,7 @@ def ase_pairs(system, cutoff):
         system["pbc"][0].tolist(),
         system["cell"][0].numpy(),
         system["positions"].numpy(),
-        cutoff,
+        np.nextafter(cutoff, np.inf),  # ASE leaves out pairs at the cutoff
         self_interaction=False,
     )
     return sorted(map(tuple, np.column_stack([i, j, shifts]).tolist()))
@@ -390,6 +390,7 @@ def test_inputs_need_not_be_contiguous(device):
 
 BAD_INPUT = {
     "nan": (lambda s: s["positions"][7].fill_(float("nan")), "`positions` holds nan for atom 7"),
+    "far": (lambda s: s["positions"][7].fill_(1e300), "`positions` holds 1e.300 for atom 7"),
     "infinite": (lambda s: s["positions"][7].fill_(float("-inf")), "`positions` holds -inf for atom 7"),
     "singular cell": (lambda s: s["cell"][0, 2].copy_(s["cell"][0, 1]), "`cell` of system 0 is singular"),
     "no cell": (lambda s: s["cell"].zero_(), "`cell` of system 0 is singular"),

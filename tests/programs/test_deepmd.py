@@ -106,6 +106,10 @@ def test_mixed_types_are_those_of_each_frame():
         ((np.zeros((1, 6)), None, [0, 0.5]), "expected integers"),
         ((np.arange(6.0), None, [0, 3]), r"`types` is 3, expected -1 .. 2"),
         ((["x"] * 6, None, [0, 1]), "coords has something that is not a number"),
+        ((np.arange(6.0) + 1j, None, [0, 1]), "coords has something that is not a number: complex numbers"),
+        ((np.arange(6.0), None, ["O", "H"]), "atom_types are <U1, expected integers"),
+        ((np.arange(6.0), None, [0, 1j]), "atom_types are complex128, expected integers"),
+        ((np.arange(6.0), None, None), r"atom_types has the shape \(\)|atom_types are object, expected integers"),
     ],
 )  # fmt: skip
 def test_arguments_that_do_not_fit_are_named(arguments, says):

@@ -9,6 +9,7 @@ from ase import Atoms
 from mdops.errors import InputError
 from mdops.md.engine.frame import BatchFrame, Frame
 from mdops.md.engine.simulation import Simulation
+from mdops.md.engine.structures import is_list_of_atoms
 
 
 class Engine(Simulation[Atoms, Frame]):
@@ -56,7 +57,7 @@ class BatchEngine(Simulation[Sequence[Atoms], BatchFrame]):
     """
 
     def _frames(self, structures: Sequence[Atoms]) -> list[Atoms]:
-        if isinstance(structures, Atoms) or not all(isinstance(atoms, Atoms) for atoms in structures):
+        if not is_list_of_atoms(structures):
             raise InputError("BatchEngine simulates a list of ase.Atoms; use Engine for one of them")
         return list(structures)
 

@@ -9,12 +9,14 @@ import torch
 from ase import Atoms
 
 from mdops.errors import InputError
+from mdops.flags import require_kinds
 from mdops.md.engine.fire import DONE, FORCE, STEPS, Fire
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
 from mdops.md.engine.propagators import Propagator
 from mdops.md.engine.restraints import Restraints
 from mdops.md.engine.simulation import Simulation
 from mdops.md.engine.state import State
+from mdops.md.engine.structures import is_list_of_atoms
 from mdops.md.guard import Guard, UnstableRunError
 from mdops.md.options import EnsembleSettings, Relaxation
 from mdops.potential import Potential
@@ -61,7 +63,8 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
             InputError: as `Simulation`; constraints other than FixAtoms; a cell that shall move, and is not periodic in
                 three directions or has fixed atoms.
         """
-        self.relaxation = relaxation or Relaxation()
+        self.relaxation = Relaxation() if relaxation is None else relaxation
+        require_kinds(relaxation=(self.relaxation, Relaxation))
         self._originals = self._frames(structures)
         starts = np.cumsum([0, *map(len, self._originals)])
         moving = np.zeros((starts[-1], 3)) if velocities is None else velocities
@@ -82,7 +85,7 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
         )
 
     def _frames(self, structures: Sequence[Atoms]) -> list[Atoms]:
-        if isinstance(structures, Atoms) or not all(isinstance(atoms, Atoms) for atoms in structures):
+        if not is_list_of_atoms(structures):
             raise InputError("the minimiser takes a list of ase.Atoms")
         if self.relaxation.cell != "fixed":
             for s, atoms in enumerate(structures):

@@ -119,6 +119,9 @@ class Simulation(ABC, Generic[G, F]):
         """
         require_flags(graphs=graphs, atom_virial=atom_virial)
         require_numbers(skin=skin)
+        require_whole(step=step)
+        if step < 0:
+            raise InputError(f"step is {step}, expected 0 or more")
         if not isinstance(physics, EnsembleSettings):
             raise InputError(f"{physics!r} is given as `physics`, expected EnsembleSettings(...)")
         if not 0 <= skin < math.inf:
@@ -174,6 +177,8 @@ class Simulation(ABC, Generic[G, F]):
     def _restrained(self, restraints: Sequence[Any]) -> Restraints:
         """Checked. A tether takes momentum: there is more that can move."""
         s = self._structures
+        if not isinstance(restraints, Sequence):
+            raise InputError(f"restraints is {restraints!r}, expected a list of Tether and Distance")
         found = Restraints(self._of_each(restraints), s.starts, s.positions, s.masses)
         if self.physics.ensemble == "npt" and found.tethered.any():
             raise InputError(
@@ -299,9 +304,11 @@ class Simulation(ABC, Generic[G, F]):
 
         Raises:
             UnstableRunError: the run blew up; the frames before were yielded.
-            InputError: `steps` or `every` is no whole number.
+            InputError: `steps` or `every` is no whole number, or negative.
         """
         require_whole(steps=steps, every=every)
+        if steps < 0 or every < 0:
+            raise InputError(f"steps is {steps} and every is {every}, expected 0 or more")
         end, queued = self.step + steps, self.step
         pending: deque[_QueuedSteps] = deque()
         try:

@@ -1,6 +1,6 @@
 """The structures that an engine moves: checked, and as one system of tensors in any order of their atoms."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -172,3 +172,12 @@ def _check(atoms: Atoms, physics: EnsembleSettings, name: str, *, may_fix: bool)
         raise InputError(f"{name}the engine does not support constraints: use ASE's integrators")
     if physics.ensemble == "npt":
         check_npt(atoms, name)
+
+
+def is_list_of_atoms(structures: Any) -> bool:
+    """Whether it is a list, or the like, of ase.Atoms, which are lists of their atoms themselves."""
+    if isinstance(structures, Atoms) or not (
+        isinstance(structures, Sized) and isinstance(structures, Iterable)
+    ):
+        return False
+    return all(isinstance(atoms, Atoms) for atoms in structures)

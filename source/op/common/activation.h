@@ -141,6 +141,12 @@ MDOPS_HD T sigmoid_fast(T x) {
   return quotient(T(1), expm1_clamped(-x) + T(2));
 }
 
+// x where silu is not zero to rounding; without it infinity times zero would be no number.
+template <class T>
+MDOPS_HD T bounded_below(T x) {
+  return x < -ExpConstants<T>::limit ? -ExpConstants<T>::limit : x;
+}
+
 // y = f(x) and f'(x). `threshold` is silut's.
 template <Activation kind, class T>
 MDOPS_HD void activate(T x, T threshold, T* y, T* slope) {
@@ -180,8 +186,8 @@ MDOPS_HD void activate(T x, T threshold, T* y, T* slope) {
   } else if constexpr (kind == Activation::silut) {
     // silu up to the threshold, and a tanh of what is beyond: both of all numbers, so that loops vectorise.
     const T end = sigmoid_fast(threshold), steep = end * (T(1) + threshold * (T(1) - end));
-    const T low = x < threshold ? x : threshold, s = sigmoid_fast(low);
-    const T t = tanh_upwards(steep * (x - low));
+    const T z = bounded_below(x), low = z < threshold ? z : threshold, s = sigmoid_fast(low);
+    const T t = tanh_upwards(steep * (z - low));
     *y = low * s + t;
     *slope = s * (T(1) + low * (T(1) - s)) * (T(1) - t * t);
   } else {
@@ -209,10 +215,10 @@ MDOPS_HD void activate_twice(T x, T threshold, T* y, T* slope, T* curve) {
     const T s = sigmoid_fast(x), bend = s * (T(1) - s);
     *curve = bend * (T(2) + x * (T(1) - T(2) * s));
   } else if constexpr (kind == Activation::silut) {
-    const T s = sigmoid_fast(x), bend = s * (T(1) - s), end = sigmoid_fast(threshold);
-    const T steep = end * (T(1) + threshold * (T(1) - end)), t = tanh_fast(steep * (x - threshold));
-    const T below = bend * (T(2) + x * (T(1) - T(2) * s)), above = T(-2) * t * steep * *slope;
-    *curve = x < threshold ? below : above;
+    const T z = bounded_below(x), s = sigmoid_fast(z), bend = s * (T(1) - s), end = sigmoid_fast(threshold);
+    const T steep = end * (T(1) + threshold * (T(1) - end)), t = tanh_fast(steep * (z - threshold));
+    const T below = bend * (T(2) + z * (T(1) - T(2) * s)), above = T(-2) * t * steep * *slope;
+    *curve = z < threshold ? below : above;
   } else {
     *curve = x == x ? T(0) : x;
   }

@@ -51,7 +51,10 @@ inline __attribute__((always_inline)) void activate_vector(const Numbers& z, T t
     T low[kLanes<T>], beyond[kLanes<T>], end, steep;
     activate<Activation::silu>(threshold, T(0), &end, &steep);
     each([&](int k) { low[k] = z(k); });
-    const Vector<T> x = vector_at(low), below = x < threshold ? x : Vector<T>{} + threshold;
+    const T least = -ExpConstants<T>::limit;
+    Vector<T> x = vector_at(low);
+    x = x < least ? Vector<T>{} + least : x;
+    const Vector<T> below = x < threshold ? x : Vector<T>{} + threshold;
     store(low, below), store(beyond, steep * (x - below));
     each([&](int k) { beyond[k] = tanh_upwards(beyond[k]); });
     each([&](int k) {

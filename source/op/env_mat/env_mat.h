@@ -170,11 +170,11 @@ MDOPS_HD T squared_length(const T* d) {
   return d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
 }
 
-// Whether a pair counts, by its squared length: one that is not a number does, so that it is seen in the
-// results.
+// Whether a pair counts, by its squared length: one as long as the cutoff does, as in DeePMD-kit, and one
+// that is not a number, so that it is seen in the results.
 template <class T>
 MDOPS_HD bool within_cutoff(T r2, T cutoff2) {
-  return !(r2 >= cutoff2);
+  return !(r2 > cutoff2);
 }
 
 // The smaller of a smallest squared length so far and another one; once either is not a number, neither is

@@ -35,7 +35,7 @@ void pick_edges(const EdgeListArgs<T>& args, int64_t begin, int64_t end, int32_t
     int32_t* to = picked + i * list.width;
     int32_t angles = 0, inner = 0;
     sizes[i] = 0;
-    for (int64_t k = 0; k < size; ++k) inner += within_cutoff(near[k].r2, args.angle_cutoff2);
+    for (int64_t k = 0; k < size; ++k) inner += args.within_angle_cutoff(near[k].r2);
     for (int64_t k = 0; k < taken; ++k) {
       if (near[k].masked) continue;
       to[sizes[i]++] = near[k].slot;

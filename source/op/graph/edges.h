@@ -51,8 +51,10 @@ struct EdgeListArgs {
   MDOPS_HD Candidate<T> candidate(int64_t slot) const {
     return {squared_distance(slot), neighbors[slot], images[slot], static_cast<int32_t>(slot)};
   }
+  // Edges as long as the cutoff of angles make none, as in DeePMD-kit.
+  MDOPS_HD bool within_angle_cutoff(T r2) const { return r2 < angle_cutoff2; }
   MDOPS_HD bool makes_angles(int64_t place, T r2) const {
-    return place < angle_sel && within_cutoff(r2, angle_cutoff2);
+    return place < angle_sel && within_angle_cutoff(r2);
   }
   MDOPS_HD void write_edge(int64_t e, int64_t atom, int64_t slot) const {
     i[e] = static_cast<int32_t>(atom), slots[e] = static_cast<int32_t>(slot);

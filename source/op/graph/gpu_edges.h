@@ -144,7 +144,7 @@ struct NearRow {
           const int slot = static_cast<int>(from + n * kWarp + lane_index());
           lengths[at] = r2[n], slots[at] = masks.masked(slot) ? ~slot : slot;
         }
-        count += __popc(lanes), inner += count_lanes(is_near && within_cutoff(r2[n], args.angle_cutoff2));
+        count += __popc(lanes), inner += count_lanes(is_near && args.within_angle_cutoff(r2[n]));
       }
     }
     if (lane_index() == 0) args.within[2 * atom] = count, args.within[2 * atom + 1] = inner;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <limits>
 #include <string>
 #include <vector>
@@ -47,10 +48,16 @@ struct Cells {
 
 namespace neighbor_detail {
 
+inline std::string text(double value) {
+  char digits[32];
+  std::snprintf(digits, sizeof(digits), "%.10g", value);
+  return value == value ? digits : "nan";
+}
+
 inline void check_finite_cell(const Atoms& atoms, int64_t s) {
   for (int k = 0; k < 9; ++k)
     if (!(std::fabs(atoms.cell[9 * s + k]) <= kLargestLength))
-      fail(atoms.op, "argument `cell` holds " + std::to_string(atoms.cell[9 * s + k]) + " in system " +
+      fail(atoms.op, "argument `cell` holds " + text(atoms.cell[9 * s + k]) + " in system " +
                          std::to_string(s) + ", expected finite lengths up to 1e9 A");
 }
 
@@ -71,7 +78,7 @@ inline void set_lattices(const Atoms& atoms, Cells& cells) {
 
 inline void check_atom(const Atoms& atoms, int64_t i) {
   const auto refuse = [&](const char* name, auto value, const std::string& expected) {
-    fail(atoms.op, std::string("argument `") + name + "` holds " + std::to_string(value) + " for atom " +
+    fail(atoms.op, std::string("argument `") + name + "` holds " + text(value) + " for atom " +
                        std::to_string(i) + ", expected " + expected);
   };
   if (atoms.batch[i] < 0 || atoms.batch[i] >= atoms.num_systems)

@@ -105,7 +105,7 @@ __device__ inline bool within_exactly(const GpuAtoms& atoms, const GpuCells& cel
   double d[3];
   wrapped_pair(atoms.positions + 3 * i, atoms.positions + 3 * j, cells.wrap + 3 * i, cells.wrap + 3 * j, m,
                atoms.cell + 9 * static_cast<int64_t>(atoms.batch[i]), shift, d);
-  if (is_beyond(center.system->grid, shift) || !(dot(d, d) < atoms.cutoff * atoms.cutoff)) return false;
+  if (is_beyond(center.system->grid, shift) || !(dot(d, d) <= atoms.cutoff * atoms.cutoff)) return false;
   for (int row = 0; row < 3; ++row)
     if (!shift_fits(shift[row])) refuse(cells.status, Refusal::kImage, i);
   *image = pack_image(shift[0], shift[1], shift[2]);

@@ -199,7 +199,7 @@ class Searcher {
       int32_t shift[3];
       double d[3];
       pair_vector(system, i, k, shift, d);
-      if (is_beyond(system.grid, shift) || !(dot(d, d) < cutoff2_)) continue;
+      if (is_beyond(system.grid, shift) || !(dot(d, d) <= cutoff2_)) continue;
       for (int row = 0; row < 3; ++row)
         if (!shift_fits(shift[row]))
           fail(atoms_.op, "atoms " + std::to_string(i) + " and " + std::to_string(atom_[k]) +

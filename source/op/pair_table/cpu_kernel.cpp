@@ -57,7 +57,7 @@ bool look(const ListArgs& list, const NearArgs& near, int64_t i, double* least, 
     Least own{cutoff2};
     int32_t within = 0;
     const bool all = each_of_type(list, i, slot, end, [&](int32_t, const double*, double r2) {
-      within += !(r2 >= cutoff2);
+      within += !(r2 > cutoff2);
       own.take(r2);
     });
     report.within[i * list.ntypes + t] = within;
@@ -82,7 +82,7 @@ bool gather(const ListArgs& list, const bool* pair_mask, double cutoff, int64_t 
     int32_t inside = 0;
     const int64_t kept = mask[t] ? 0 : 1;
     const bool all = each_of_type(list, i, slot, end, [&](int32_t j, const double* d, double r2) {
-      const bool is_inside = !(r2 >= cutoff2);
+      const bool is_inside = !(r2 > cutoff2);
       least.take(r2);
       row.x[n] = d[0], row.y[n] = d[1], row.z[n] = d[2], row.r[n] = r2, row.atom[n] = j, row.type[n] = t;
       n += is_inside ? kept : 0;
@@ -172,7 +172,7 @@ double atom_weight(const ListArgs& list, const NearArgs& near, int64_t i) {
   const auto each = [&](const auto& f) __attribute__((always_inline)) {
     return each_type(list, i, [&](int t, int64_t slot, int64_t end) {
       return mask[t] || each_of_type(list, i, slot, end, [&](int32_t, const double*, double r2) {
-               if (!(r2 >= cutoff2)) f(r2);
+               if (!(r2 > cutoff2)) f(r2);
              });
     });
   };
