@@ -618,7 +618,7 @@ def test_products_have_another_accuracy_where_layers_have_kernels(monkeypatch):
     potential.use_matmul("tf32")
     assert potential.matmul == "tf32"
     for other, name, says in (
-        (layered(8, 2).float(), "tf32", "does not cover this model"),
+        (layered(4, 2).float(), "tf32", "does not cover this model"),
         (layered(64, 3).float(), "tf32", "does not cover this model"),
         (layered(32, 2), "tf32", "computes in float64"),
         (potential, "bf16", "a GPU has no such products"),

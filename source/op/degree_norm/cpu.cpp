@@ -1,4 +1,4 @@
-#include "common/team.h"
+#include "common/parallel.h"
 #include "degree_norm/ops.h"
 
 namespace mdops {
@@ -7,7 +7,8 @@ constexpr int64_t kNormAtoms = 16;  // a piece of work, at least
 
 template <class T>
 static void run_norm(const Op&, const NormArgs<T>& args) {
-  parallel_each(args.atoms, kNormAtoms, [&](int64_t n) { norm_atom(args, n, Alone()); });
+  parallel(args.atoms, kNormAtoms,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(norm_atoms, args, begin, end); });
 }
 
 }  // namespace mdops

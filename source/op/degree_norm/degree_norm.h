@@ -32,87 +32,93 @@ struct NormArgs {
   T *y, *by_grad, *terms;  // (N, D, C): y, or the gradient by x; those by g, and terms of f, or null
 };
 
-// An atom's numbers as all passes see them. `Team` is who works on it: `each(count, f)` calls f(k) for
-// k < count, each by one of its members, and `sum(value)` gives all of them the sum of theirs.
+// An atom's numbers as all passes see them. `Team` is who works on it. `each(rows, channels, f)` calls
+// f(place) for each number, by one of its members, and `sum(rows, channels, f)` gives all of them the sum. A
+// place has the number's index `k`, and says if it is `in_first` row, and which `row` it is in.
 template <class T, class Team>
 struct NormAtom {
   const NormArgs<T>& args;
   const Team& team;
-  int64_t numbers, at;
+  int64_t at;
   T mean, root;
 
   MDOPS_HD NormAtom(const NormArgs<T>& all, int64_t n, const Team& members)
-      : args(all), team(members), numbers(all.rows * all.channels), at(n * numbers) {
-    mean = mean_of([&](int64_t k) { return args.x[at + k]; });
-    T square = 0;
-    team.each(numbers, [&](int64_t k) { square += share(k) * centered(k) * centered(k); });
-    root = T(1) / std::sqrt(team.sum(square) + args.eps);
+      : args(all), team(members), at(n * all.rows * all.channels) {
+    mean = mean_of([&](auto p) { return args.x[at + p.k]; });
+    const T square = sum([&](auto p) { return share(p) * centered(p) * centered(p); });
+    root = T(1) / std::sqrt(square + args.eps);
   }
 
-  // By numbers of 32 bits, whose division takes a fifth of the time.
-  MDOPS_HD T share(int64_t k) const {
-    return args.shares[static_cast<uint32_t>(k) / static_cast<uint32_t>(args.channels)];
+  template <class Place>
+  MDOPS_HD T share(const Place& p) const {
+    return args.shares[p.row(args.channels)];
   }
-  MDOPS_HD T centered(int64_t k) const { return k < args.channels ? args.x[at + k] - mean : args.x[at + k]; }
-  MDOPS_HD T scaled_grad(int64_t k) const { return args.grad[at + k] * args.factors[k]; }
+  template <class Place>
+  MDOPS_HD T centered(const Place& p) const {
+    return p.in_first(args.channels) ? args.x[at + p.k] - mean : args.x[at + p.k];
+  }
+  template <class Place>
+  MDOPS_HD T scaled_grad(const Place& p) const {
+    return args.grad[at + p.k] * args.factors[p.k];
+  }
+
+  template <class F>
+  MDOPS_HD void each(const F& f) const {
+    team.each(args.rows, args.channels, f);
+  }
+  template <class F>
+  MDOPS_HD T sum(const F& f) const {
+    return team.template sum<T>(args.rows, args.channels, f);
+  }
 
   // Of row 0, or 0 where rows are not centered.
   template <class F>
   MDOPS_HD T mean_of(const F& f) const {
-    if (!args.centered) return 0;
-    T sum = 0;
-    team.each(args.channels, [&](int64_t k) { sum += f(k); });
-    return team.sum(sum) / static_cast<T>(args.channels);
+    return args.centered ? team.template sum<T>(1, args.channels, f) / static_cast<T>(args.channels) : T(0);
   }
 
   // The gradient by x of that by x'.
   template <class F>
   MDOPS_HD void by_x(const F& f) const {
     const T less = mean_of(f);
-    team.each(numbers, [&](int64_t k) { args.y[at + k] = k < args.channels ? f(k) - less : f(k); });
+    each([&](auto p) { args.y[at + p.k] = p.in_first(args.channels) ? f(p) - less : f(p); });
   }
 
   MDOPS_HD void forward() const {
-    team.each(numbers, [&](int64_t k) {
-      const T own = root * centered(k) * args.factors[k];
-      args.y[at + k] = k < args.channels ? own + args.bias[k] : own;
+    each([&](auto p) {
+      const T own = root * centered(p) * args.factors[p.k];
+      args.y[at + p.k] = p.in_first(args.channels) ? own + args.bias[p.k] : own;
     });
   }
 
   MDOPS_HD void of_factors() const {
-    team.each(numbers, [&](int64_t k) { args.terms[at + k] = root * args.grad[at + k] * centered(k); });
+    each([&](auto p) { args.terms[at + p.k] = root * args.grad[at + p.k] * centered(p); });
   }
 
   MDOPS_HD T along() const {
-    T sum = 0;
-    team.each(numbers, [&](int64_t k) { sum += scaled_grad(k) * centered(k); });
-    return team.sum(sum);
+    return sum([&](auto p) { return scaled_grad(p) * centered(p); });
   }
 
   MDOPS_HD void backward() const {
     const T back = root * root * root * along();
-    by_x([&](int64_t k) { return root * scaled_grad(k) - back * share(k) * centered(k); });
+    by_x([&](auto p) { return root * scaled_grad(p) - back * share(p) * centered(p); });
   }
 
   MDOPS_HD void twice() const {
-    const T less = mean_of([&](int64_t k) { return args.direction[at + k]; });
-    const auto w = [&](int64_t k) {
-      return k < args.channels ? args.direction[at + k] - less : args.direction[at + k];
+    const T less = mean_of([&](auto p) { return args.direction[at + p.k]; });
+    const auto w = [&](const auto& p) {
+      return p.in_first(args.channels) ? args.direction[at + p.k] - less : args.direction[at + p.k];
     };
     const T s = along(), cube = root * root * root;
-    T a = 0, t = 0;
-    team.each(numbers, [&](int64_t k) {
-      a += w(k) * scaled_grad(k);
-      t += share(k) * w(k) * centered(k);
-    });
-    a = team.sum(a), t = team.sum(t);
-    team.each(numbers, [&](int64_t k) {
-      const T by_scaled = root * w(k) - cube * t * centered(k);
-      args.by_grad[at + k] = by_scaled * args.factors[k];
-      args.terms[at + k] = by_scaled * args.grad[at + k];
+    const T a = sum([&](auto p) { return w(p) * scaled_grad(p); });
+    const T t = sum([&](auto p) { return share(p) * w(p) * centered(p); });
+    each([&](auto p) {
+      const T by_scaled = root * w(p) - cube * t * centered(p);
+      args.by_grad[at + p.k] = by_scaled * args.factors[p.k];
+      args.terms[at + p.k] = by_scaled * args.grad[at + p.k];
     });
     const T own = a - T(3) * root * root * s * t;
-    by_x([&](int64_t k) { return -cube * (share(k) * (centered(k) * own + s * w(k)) + t * scaled_grad(k)); });
+    by_x([&](auto p) { return -cube * (share(p) * (centered(p) * own + s * w(p)) + t * scaled_grad(p)); });
   }
 };
 
@@ -128,5 +134,7 @@ MDOPS_HD void norm_atom(const NormArgs<T>& args, int64_t n, const Team& team) {
   else
     atom.forward();
 }
+
+MDOPS_DECLARE_KERNELS(void norm_atoms(const NormArgs<T>& args, int64_t begin, int64_t end))
 
 }  // namespace mdops

@@ -10,10 +10,36 @@ namespace mdops::gpu_degree_norm {
 
 constexpr int kThreads = 128, kFewNumbers = 128, kFewLanes = 8;
 
+// By numbers of 32 bits, whose division takes a fifth of the time.
+struct NumberPlace {
+  int64_t k;
+
+  __device__ __forceinline__ bool in_first(int64_t channels) const { return k < channels; }
+  __device__ __forceinline__ uint32_t row(int64_t channels) const {
+    return static_cast<uint32_t>(k) / static_cast<uint32_t>(channels);
+  }
+};
+
+template <int kLanes>
+struct NormTeam {
+  template <class F>
+  __device__ __forceinline__ void each(int64_t rows, int64_t channels, const F& f) const {
+    lanes.each(rows * channels, [&](int64_t k) { f(NumberPlace{k}); });
+  }
+  template <class T, class F>
+  __device__ __forceinline__ T sum(int64_t rows, int64_t channels, const F& f) const {
+    T own = 0;
+    each(rows, channels, [&](NumberPlace p) { own += f(p); });
+    return lanes.sum(own);
+  }
+
+  LaneTeam<kLanes> lanes;
+};
+
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs<T> args) {
   const int64_t n = static_cast<int64_t>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
-  norm_atom(args, min(n, args.atoms - 1), LaneTeam<kLanes>());  // all lanes have an atom, some the last one
+  norm_atom(args, min(n, args.atoms - 1), NormTeam<kLanes>());  // all lanes have an atom, some the last one
 }
 
 template <class T>
@@ -21,8 +47,8 @@ void run_norm(const Gpu& gpu, const NormArgs<T>& args) {
   const auto launch = [&]<int kLanes>() {
     gpu.launch(norm_kernel<T, kLanes>, blocks_for(args.atoms, kThreads / kLanes), kThreads, 0, args);
   };
-  args.rows * args.channels > kFewNumbers ? launch.template operator()<kWarp>()
-                                          : launch.template operator()<kFewLanes>();
+  args.rows* args.channels > kFewNumbers ? launch.template operator()<kWarp>()
+                                         : launch.template operator()<kFewLanes>();
 }
 
 }  // namespace mdops::gpu_degree_norm
