@@ -34,15 +34,17 @@ from mdops.ops import (
     so2_messages,
 )
 from mdops.ops.so2_layer import _by_pytorch
+from mdops.testing import within_groups
 
 OPS = torch.ops.mdops
 LAYERS = (
-    (3, 64, True),
-    (3, 64, False),
-    (2, 64, True),
-    (1, 64, True),
-    (2, 32, True),
-)  # degrees, channels, gates
+    (3, 64, True, 1),
+    (3, 64, True, 2),
+    (3, 64, False, 1),
+    (2, 64, True, 1),
+    (1, 64, True, 1),
+    (2, 32, True, 1),
+)  # degrees, channels, gates, groups of channels
 GRIDS = ((112, 27, 96), (200, 48, 64), (200, 48, 192), (50, 16, 64))  # points, coefficients, channels
 ROTATIONS = ((2, 96), (3, 64), (3, 192))  # degrees of functions on rotations, channels
 FRAMES = ((2, 32), (3, 64))  # degrees of edges' rows with |m| <= 1, channels
@@ -67,24 +69,32 @@ def error(found: torch.Tensor, want: torch.Tensor) -> float:
 
 
 def layer(
-    edges: int, degrees: int, channels: int, gated: bool, matmul: str, draw: Callable[..., Any], device: str
+    edges: int,
+    degrees: int,
+    channels: int,
+    gated: bool,
+    groups: int,
+    matmul: str,
+    draw: Callable[..., Any],
+    device: str,
 ) -> dict:
     middle, side = (degrees + 1) * channels, degrees * channels
     x, grad = (draw(edges, 3 * degrees + 1, channels) for _ in range(2))
     gates = (channels, side) if gated else (0, 0)
-    weights = [0.1 * draw(*shape) for shape in ((middle, middle), (side, 2 * side), gates)]
-    y = OPS.so2_layer(x, *weights, matmul)
+    shapes = (middle, middle), (side, 2 * side), gates
+    weights = [0.1 * within_groups(draw(*shape), channels, groups) for shape in shapes]
+    y = OPS.so2_layer(x, *weights, matmul, groups)
     own = x[-CHECKED:].double().requires_grad_()
     want = _by_pytorch(own, *(weight.double() for weight in weights))
     (by_x,) = torch.autograd.grad(want, own, grad[-CHECKED:].double())
 
     def back() -> torch.Tensor:
-        return OPS.so2_layer_backward(grad, x, *weights, matmul, y)
+        return OPS.so2_layer_backward(grad, x, *weights, matmul, groups, y)
 
     return {
-        "edges, degrees, channels, gates": [edges, degrees, channels, gated],
+        "edges, degrees, channels, gates, groups": [edges, degrees, channels, gated, groups],
         "matmul": matmul,
-        "forward_ms": milliseconds(lambda: OPS.so2_layer(x, *weights, matmul), device),
+        "forward_ms": milliseconds(lambda: OPS.so2_layer(x, *weights, matmul, groups), device),
         "backward_ms": milliseconds(back, device),
         "errors": [error(y[-CHECKED:], want.detach()), error(back()[-CHECKED:], by_x)],
     }
@@ -225,7 +235,7 @@ def last_layer(edges: int, degree: int, channels: int, draw: Callable[..., Any],
 
     def by_edges_back() -> None:
         _, by_rows, _ = OPS.edge_rotate_back_backward(grad, turn, y, weight, *of)
-        OPS.so2_layer_backward(by_rows, y, *given, "float32", y)
+        OPS.so2_layer_backward(by_rows, y, *given, "float32", 1, y)
 
     def by_atoms() -> torch.Tensor:
         return product_of_each(OPS.order_moments(turn, y, weight, *of), of_columns)

@@ -1104,32 +1104,40 @@ def _angle_end_samples(
     return samples
 
 
+def within_groups(weight: torch.Tensor, channels: int, groups: int) -> torch.Tensor:
+    """Weights of rows of channels with zeros between groups of these."""
+    of_group = torch.arange(channels, device=weight.device) // (channels // groups)
+    same = of_group[:, None] == of_group
+    return weight * same.tile(len(weight) // channels, weight.shape[1] // channels)
+
+
 def _so2_samples(random: Callable[..., Any]) -> list[Sample]:
     """Edges of several degrees and widths, also those that a GPU has its own kernel for, with and without gates."""
     samples = []
-    for edges, degrees, channels, gated in (
-        (5, 1, 3, True),
-        (3, 2, 5, False),
-        (19, 2, 32, True),
-        (4, 2, 32, False),
-        (5, 1, 64, True),
-        (3, 3, 64, True),
-        (3, 2, 64, False),
-        (6, 3, 4, True),
+    for edges, degrees, channels, gated, groups in (
+        (5, 1, 3, True, 1),
+        (3, 2, 5, False, 1),
+        (19, 2, 32, True, 1),
+        (4, 2, 32, False, 1),
+        (5, 1, 64, True, 1),
+        (3, 3, 64, True, 1),
+        (3, 2, 64, False, 1),
+        (6, 3, 4, True, 1),
+        (4, 3, 64, True, 2),
+        (3, 2, 6, True, 3),
     ):
         middle, side = (degrees + 1) * channels, degrees * channels
-        weights = (
-            random(middle, middle),
-            random(side, 2 * side),
-            random(*((channels, side) if gated else (0, 0))),
-        )
-        given = random(edges, 3 * degrees + 1, channels), *(0.2 * one for one in weights), "float32"
+        weights = [random(middle, middle), random(side, 2 * side)]
+        weights += [random(*((channels, side) if gated else (0, 0)))]
+        weights = [0.2 * within_groups(one, channels, groups) for one in weights]
+        given = random(edges, 3 * degrees + 1, channels), *weights, "float32", groups
         bad: dict[str, tuple[int, Any]] = {
             "rows": (0, random(edges, 3 * degrees + 2, channels)),
             "weight": (1, random(middle, middle + 1)),
             "both": (2, random(side, side)),
             "gate": (3, random(channels, side + 1)),
             "matmul": (4, "high"),
+            "groups": (5, channels + 1),
         }
         small = tuple(range(3 + gated)) if channels < 32 else ()
         samples.append(Sample("so2_layer", given, small, bad=bad))
@@ -1137,7 +1145,7 @@ def _so2_samples(random: Callable[..., Any]) -> list[Sample]:
         result = torch.ops.mdops.so2_layer(*given)
         bad = {
             name: (at, random(edges + 1, 3 * degrees + 1, channels))
-            for name, at in (("grad", 0), ("result", 6))
+            for name, at in (("grad", 0), ("result", 7))
         }
         # What it depends on besides the gradient, `result` depends on, too.
         samples.append(Sample("so2_layer_backward", (grad, *given, result), (0,) if small else (), bad=bad))

@@ -16,7 +16,7 @@ import torch
 from gpu_emulator.compile import library_of
 
 from mdops.ops import EdgeIndex
-from mdops.testing import op_samples
+from mdops.testing import op_samples, within_groups
 
 OPS = torch.ops.mdops
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
@@ -36,12 +36,12 @@ def check(
     parts: int = 2,
 ) -> float:
     """The largest error beside the CPU's op in float64; raises AssertionError where it is too large."""
-    grad, x, *weights, _, result = args if op.endswith("backward") else (None, *args, None)
+    grad, x, *weights, _, groups, result = args if op.endswith("backward") else (None, *args, None)
     y = torch.full(x.shape, torch.nan, dtype=x.dtype)
     tensors = [None if t is None else t.contiguous() for t in (grad, x, *weights, result, y)]
     pointers = [None if t is None or not t.numel() else t.data_ptr() for t in tensors]
     edges, rows, channels = x.shape
-    sizes = edges, (rows - 1) // 3, channels, 70 if plain else 90, shared, parts
+    sizes = edges, (rows - 1) // 3, channels, 70 if plain else 90, shared, parts, groups
     called = (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
     library.run_so2(x.dtype == torch.float64, *called)
     want = getattr(OPS, op)(*(t.double() if isinstance(t, torch.Tensor) else t for t in args))
@@ -157,18 +157,20 @@ def main() -> None:
                 grid = *(torch.randn(shape, generator=gen) for shape in shapes), by_angles
                 off = check_grid(library, grid)
                 print(f"grid_product of {points} points, {columns} columns, by angles {by_angles}: {off:.1e}")
-        for edges, degrees, channels in (
-            *((305, degrees, 32) for degrees in (2, 1, 3)),
-            (300, 1, 64),
-            (140, 2, 64),
-            (203, 3, 64),
+        for edges, degrees, channels, groups in (
+            *((305, degrees, 32, 1) for degrees in (2, 1, 3)),
+            (300, 1, 64, 1),
+            (140, 2, 64, 1),
+            (203, 3, 64, 1),
+            (203, 3, 64, 2),
         ):
             middle, side = (degrees + 1) * channels, degrees * channels
             for gated in (True, False):
                 shapes = (edges, 3 * degrees + 1, channels), (middle, middle), (side, 2 * side)
                 gates = (channels, side) if gated else (0, 0)
                 x, *weights = (torch.randn(shape, generator=gen) for shape in (*shapes, gates))
-                given = x, *(0.1 * weight for weight in weights), "float32"
+                weights = [0.1 * within_groups(weight, channels, groups) for weight in weights]
+                given = x, *weights, "float32", groups
                 results = torch.randn(x.shape, generator=gen), *given, OPS.so2_layer(*given)
                 ways = (
                     (False, SHARED[0], 2),
@@ -179,7 +181,7 @@ def main() -> None:
                 for plain, shared, parts in ways if channels == 32 else ways[:2]:
                     for op, args in (("so2_layer", given), ("so2_layer_backward", results)):
                         off = check(library, op, args, plain=plain, shared=shared, parts=parts)
-                        how = f"gated {gated}, plain {plain}, {shared} bytes, {parts} parts"
+                        how = f"gated {gated}, plain {plain}, {shared} bytes, {parts} parts, {groups} groups"
                         print(f"{op}, {degrees} x {channels}, {how}: {off:.1e}")
 
 

@@ -56,6 +56,7 @@ def so2_layer(
     both: torch.Tensor,
     gate: torch.Tensor | None = None,
     matmul: str = "float32",
+    groups: int = 1,
 ) -> torch.Tensor:
     """The rows of edges in their frames after a layer. With x_0 the rows of m = 0, x_- and x_+ those of m = -1 and 1:
 
@@ -71,15 +72,18 @@ def so2_layer(
         gate: the G_l side by side, (C, L C); None: y = x + z.
         matmul: the least accuracy of float32's products, as in `mlp`; a CPU, and a GPU without kernels of its own for
             such rows, have float32's. Those of second derivatives, and of derivatives by weights, are PyTorch's.
+        groups: of equal numbers of channels side by side. The weights between two groups must be zeros: a kernel may
+            leave out their products.
 
     Returns:
         (E, 3 L + 1, C).
 
     Raises:
-        RuntimeError: a shape, dtype or device does not match, or `matmul` is not known on the device.
+        RuntimeError: a shape, dtype or device does not match, `matmul` is not known on the device, or the channels are
+            not so many equal groups.
     """
     gates = x.new_empty(0, 0) if gate is None else as_non_leaf(gate)
-    return call("so2_layer", x, as_non_leaf(weight), as_non_leaf(both), gates, matmul)
+    return call("so2_layer", x, as_non_leaf(weight), as_non_leaf(both), gates, matmul, groups)
 
 
 def has_fused_messages(x: torch.Tensor, degrees: int, channels: int, layers: int, gates: int) -> bool:
@@ -135,7 +139,12 @@ def so2_messages(
 
 
 def _by_pytorch(
-    x: torch.Tensor, weight: torch.Tensor, both: torch.Tensor, gate: torch.Tensor, matmul: str = "float32"
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    both: torch.Tensor,
+    gate: torch.Tensor,
+    matmul: str = "float32",
+    groups: int = 1,
 ) -> torch.Tensor:
     rows, channels = x.shape[1:]
     degrees = (rows - 1) // 3

@@ -18,7 +18,7 @@ void run(void** pointers, const int64_t* sizes) {
   So2Args<T> a{sizes[0], sizes[1], sizes[2]};
   for (const T** array : {&a.grad, &a.x, &a.weight, &a.both, &a.gate, &a.result})
     *array = static_cast<T*>(*pointers++);
-  a.y = static_cast<T*>(*pointers), a.parts = static_cast<int>(sizes[5]);
+  a.y = static_cast<T*>(*pointers), a.parts = static_cast<int>(sizes[5]), a.groups = sizes[6];
   const Gpu gpu({2, static_cast<int>(sizes[3]), static_cast<int>(sizes[4])});
   const std::vector<float4> memory(gpu_so2::memory_for(gpu, a) / sizeof(float4) + 1);
   gpu_so2::run(gpu, a, const_cast<float4*>(memory.data()));

@@ -74,7 +74,7 @@ edge_frames(Tensor vectors, int degree, int order) -> (Tensor harmonics, Tensor 
 edge_frames_backward(Tensor by_harmonics, Tensor by_turn, Tensor vectors, int degree, int order) -> Tensor
 edge_frames_backward_backward(Tensor changes, Tensor by_harmonics, Tensor by_turn, Tensor vectors, int degree,
     int order) -> (Tensor harmonics, Tensor turn, Tensor by_vectors)
-so2_layer(Tensor x, Tensor weight, Tensor both, Tensor gate, str matmul) -> Tensor
+so2_layer(Tensor x, Tensor weight, Tensor both, Tensor gate, str matmul, int groups=1) -> Tensor
 so2_messages(Tensor vectors, Tensor mixture, Tensor x, Tensor weight, Tensor index, Tensor? order,
     Tensor offsets, Tensor center_index, Tensor? center_order, Tensor center_offsets, Tensor[] weights,
     Tensor[] both, Tensor[] gates, str matmul) -> (Tensor sums, Tensor y)
@@ -82,8 +82,8 @@ so2_messages_backward(Tensor grad, Tensor y, Tensor vectors, Tensor mixture, Ten
     Tensor index, Tensor? order, Tensor offsets, Tensor center_index, Tensor? center_order,
     Tensor center_offsets, Tensor[] weights, Tensor[] both, Tensor[] gates, str matmul) -> (Tensor by_vectors,
     Tensor by_mixture, Tensor by_x, Tensor by_weight)
-so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate, str matmul, Tensor result)
-    -> Tensor
+so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate, str matmul, int groups,
+    Tensor result) -> Tensor
 edge_environment(Tensor displacements, Tensor slots, Tensor edge_of_slot, Tensor types, Tensor mean,
     Tensor std, float smooth, float cutoff, float protection, float of_means, float of_turning)
     -> (Tensor lengths, Tensor vectors, Tensor weight, Tensor means, Tensor turning)

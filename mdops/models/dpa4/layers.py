@@ -38,6 +38,7 @@ class Layer(NamedTuple):
         bias, gate_bias: b (C,) and c (L C,).
         adds: whether edges have biases (E, C) of their own, which come behind the rows, in the place of b.
         norm: what `degree_norm` takes behind rows.
+        groups: of channels, whose weights are zeros between them.
     """
 
     middle: torch.Tensor
@@ -52,6 +53,7 @@ class Layer(NamedTuple):
     gate_bias: torch.Tensor | None = None
     adds: bool = False
     norm: Norm | None = None
+    groups: int = 1
 
     def of(
         self, rows: Sequence[torch.Tensor], biases: torch.Tensor | None, matmul: str
@@ -60,7 +62,7 @@ class Layer(NamedTuple):
         if self.gate is not None and (self.others or self.function is not None):
             more = [biases] if self.adds and biases is not None else []
             return list(once(_Gated(self, matmul), *rows, *more))
-        first = so2_layer(rows[0], self.middle, self.both, self.gate, matmul)
+        first = so2_layer(rows[0], self.middle, self.both, self.gate, matmul, self.groups)
         return [first, *self.of_others(rows[1:])]
 
     def of_others(self, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -131,7 +133,7 @@ class _Gated(NamedTuple):
         bias, c = others.pop() if own.adds else own.bias, x.shape[2]
         assert own.gate is not None and own.scalars is not None
         normed = x if own.norm is None else OPS.degree_norm(x, *own.norm)
-        z = OPS.so2_layer(normed, own.middle, own.both, self._gate_of_op(x), self.matmul)
+        z = OPS.so2_layer(normed, own.middle, own.both, self._gate_of_op(x), self.matmul, own.groups)
         if own.is_gated:
             y, s = z, x.flatten(1)[:, : len(own.scalars)] @ own.scalars
         else:
@@ -177,7 +179,7 @@ class _Gated(NamedTuple):
             by_logits[:, gates] += by_gates
             by_others.append(by_row + OPS.linear_input(by_product.flatten(1), weight).view_as(by_row))
         by_s = by_logits @ own.gate.T if by_s is None else torch.addmm(by_s, by_logits, own.gate.T)
-        ends = normed, own.middle, own.both, self._gate_of_op(x), self.matmul, z
+        ends = normed, own.middle, own.both, self._gate_of_op(x), self.matmul, own.groups, z
         if own.is_gated:
             by_x = OPS.so2_layer_backward(by_z, *ends)
             by_x.flatten(1)[:, : len(own.scalars)].addmm_(by_s, own.scalars.T)
@@ -227,7 +229,7 @@ class _OnGrid(NamedTuple):
         pairs = zip((by_u, by_v), by_scalars.chunk(2, 1), (own.left, own.right), strict=True)
         for one, by_first, weights in pairs:
             one[:, 0] += by_first
-            found.append(OPS.so2_layer_backward(one, normed, *weights, none, self.matmul, one))
+            found.append(OPS.so2_layer_backward(one, normed, *weights, none, self.matmul, 1, one))
         by_x = found[0].add_(found[1])
         by_x = by_x if own.norm is None else OPS.degree_norm_backward(by_x, given[0], *own.norm)
         by_biases = [torch.cat([by_u[:, 0], by_v[:, 0]], 1)] if own.adds else []
@@ -307,6 +309,7 @@ def layer_of(
         gate_bias=None if gates.bias is None else wide(gates.bias),
         adds=adds,
         norm=of_norm,
+        groups=len(groups),
     )
 
 

@@ -8,7 +8,7 @@
 // same columns of U and V: so these come once. s takes its own place beside the rows, for the gates' logits.
 // A multiprocessor's time is that of its products and of its bytes to and from the L2 cache, so what a
 // product is added to is taken from its rows where it is these: their two parts have all of its bits but the
-// last.
+// last. Channels in two groups that do not mix have products of their own, half as deep and wide.
 //
 //   forward    x_0   ->  s and z_01;  s  ->  logits  ->  factors f_l;  x_0  ->  the other z_0l
 //              x_+-  ->  z_-l and z_+l, for each l
@@ -82,7 +82,7 @@ inline int wide_slots(int64_t degrees, int parts, int64_t shared_bytes) {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-template <int kDegrees, int kParts, bool kBack, bool kGated>
+template <int kDegrees, int kParts, bool kBack, bool kGated, int kSplit>
 class WideTile {
  public:
   // Of a block that has so many tiles.
@@ -173,6 +173,7 @@ class WideTile {
  private:
   static constexpr int kMiddle = (kDegrees + 1) * kWideChannels, kSide = kDegrees * kWideChannels;
   static constexpr int kRow = kMiddle + 2 * kSide;
+  static constexpr int kPieces = 4 / kSplit;  // of 16 numbers, that a group has of 64
 
   static __device__ __forceinline__ float2 two(const float* from) {
     return *reinterpret_cast<const float2*>(from);
@@ -265,13 +266,14 @@ class WideTile {
   }
 
   // The stream's next chunk, of so many columns and 64 numbers of the depth so many times: product(the
-  // stage's columns, the block of the rows, from which piece on, whether it adds) of each 16 of the depth,
+  // stage's columns, which 64 numbers, which 16 of a group's, whether it adds) of each 16 of a group's depth,
   // and after each kTogether times 64 add() of what the tensor cores have summed up.
   template <int kColumns, int kDepth, bool kUnrolls = false, class Product, class Add>
   __device__ __forceinline__ void each_stage(const Product& product, const Add& add) {
-    constexpr int kSteps = stage_depth(kColumns, kParts) / 16;  // of a stage, 16 numbers each
+    constexpr int kSteps = stage_depth(kColumns, kParts, kSplit) / 16;  // of a stage, 16 numbers each
+    constexpr int kEach = kPieces / kSteps, kAtOnce = kTogether * kSplit;
     if (!is_busy_) {
-      for (int stage = 0; stage < kDepth * (4 / kSteps); ++stage) ring_.next(), ring_.let_go();
+      for (int stage = 0; stage < kDepth * kEach; ++stage) ring_.next(), ring_.let_go();
       return;
     }
     // With both sums and what they are added to, there are no registers to move them between rounds.
@@ -279,20 +281,19 @@ class WideTile {
     // Backward with gates the code would not fit into the cache of instructions otherwise.
     constexpr int kStages = kBack && kGated && !(kUnrolls && kColumns == 128) ? 1 : 4;
 #pragma unroll kRounds
-    for (int first = 0; first < kDepth; first += kTogether) {
+    for (int first = 0; first < kDepth; first += kAtOnce) {
 #pragma unroll kRounds
-      for (int d = first; d < min(first + kTogether, kDepth); ++d)
+      for (int d = first; d < min(first + kAtOnce, kDepth); ++d)
 #pragma unroll kStages
-        for (int stage = 0; stage < 4 / kSteps; ++stage) {
+        for (int stage = 0; stage < kEach; ++stage) {
           const char* const at = ring_.next();
           begin_products();
 #pragma unroll
           for (int step = 0; step < kSteps; ++step) {
             const int k = stage * kSteps + step;
-            const int block = kParts * d + kParts * k / 4, piece = kParts * k % 4 / kParts;
             const uint64_t columns =
                 kColumns == 128 ? matrix_of_rows<64>(at) : matrix_of_rows<kWideRow>(at, 16);
-            product(columns + 2 * step, block, 2 * piece, d > first || k > 0);
+            product(columns + 2 * step, d, k, d > first || k > 0);
           }
           commit_products();
           if (d > first || stage > 0) {
@@ -306,16 +307,22 @@ class WideTile {
     }
   }
 
-  // sum (+)= rows times a stage's columns, by three products of two parts or one.
+  // sum (+)= rows times a stage's columns, by three products of two parts or one, of each group of channels:
+  // from 64 numbers on, the group's 16 that are number k.
   template <int kColumns>
-  __device__ __forceinline__ void add_product(float (&sum)[kColumns / 2], uint64_t columns, int block,
-                                              int piece, bool adds) const {
-    constexpr int kLow = kColumns == 128 ? 2 : 4;
-    const uint64_t rows =
-        matrix_of_rows<kWideRow>(a_ + block * kBlockBytes + group_ * (kBlockBytes / 2), 16) + piece;
-    if constexpr (kParts == 2)
-      multiply_unit(sum, rows + 4, columns, adds), multiply_unit(sum, rows, columns + kLow, 1);
-    multiply_unit(sum, rows, columns, kParts == 2 || adds);
+  __device__ __forceinline__ void add_product(float (&sums)[kColumns / 2], uint64_t columns, int unit, int k,
+                                              bool adds) const {
+    constexpr int kLow = kColumns == 128 ? 2 : 4, kOwn = kColumns / 2 / kSplit;
+#pragma unroll
+    for (int own = 0; own < kSplit; ++own, k += kPieces, columns += kStageBytes / kSplit / 16) {
+      const int block = kParts * unit + kParts * k / 4, piece = kParts * k % 4 / kParts;
+      const uint64_t rows =
+          matrix_of_rows<kWideRow>(a_ + block * kBlockBytes + group_ * (kBlockBytes / 2), 16) + 2 * piece;
+      float (&sum)[kOwn] = reinterpret_cast<float (&)[kOwn]>(sums[kOwn * own]);
+      if constexpr (kParts == 2)
+        multiply_unit(sum, rows + 4, columns, adds), multiply_unit(sum, rows, columns + kLow, 1);
+      multiply_unit(sum, rows, columns, kParts == 2 || adds);
+    }
   }
 
   // The products of the rows with the stream's next chunk, or what it has of other rows' added to them; from
@@ -328,8 +335,8 @@ class WideTile {
       for (int k = 0; k < kColumns / 2; ++k) sum[k] = 0;
     // Of 64 columns in a loop the compiler serializes the products of one kernel.
     each_stage<kColumns, kDepth, kColumns == 64>(
-        [&](uint64_t columns, int block, int piece, bool adds) {
-          add_product<kColumns>(part, columns, kParts * unit + block, piece, adds);
+        [&](uint64_t columns, int d, int k, bool adds) {
+          add_product<kColumns>(part, columns, unit + d, k, adds);
         },
         [&] {
           fence_operands(part);
@@ -484,10 +491,16 @@ class WideTile {
     return {sigmoid(a.x), sigmoid(a.y)};
 #endif
   }
-  // The second 64 columns of a product are e from 8 on.
+  // The second 64 columns of a product are e from 8 on. A group has half of each.
   template <int kSize>
   static __device__ __forceinline__ float2 at(const float (&sum)[kSize], int h, int e) {
-    return {sum[4 * e + 2 * h], sum[4 * e + 2 * h + 1]};
+    const int place = kSize == 64 ? place_at(e) : e;
+    return {sum[4 * place + 2 * h], sum[4 * place + 2 * h + 1]};
+  }
+  // Where they stand among those of 128 columns.
+  static __device__ __forceinline__ constexpr int place_at(int e) {
+    constexpr int kOwn = 8 / kSplit;
+    return e % 8 / kOwn * 2 * kOwn + e / 8 * kOwn + e % kOwn;
   }
 
   // Backward: s, what its gradient is times that of y, and the factors.
@@ -582,9 +595,9 @@ class WideTile {
     Own negative = addend(l - 1, first), positive = addend(kDegrees + l - 1, second);
     float a[64], b[64];
     each_stage<128, kDegrees, true>(
-        [&](uint64_t columns, int block, int piece, bool adds) {
-          add_product<128>(a, columns, block, piece, adds);
-          add_product<128>(b, columns, kParts * kDegrees + block, piece, adds);
+        [&](uint64_t columns, int d, int k, bool adds) {
+          add_product<128>(a, columns, d, k, adds);
+          add_product<128>(b, columns, kDegrees + d, k, adds);
         },
         [&] {
           fence_operands(a), fence_operands(b);
@@ -592,7 +605,7 @@ class WideTile {
           if constexpr (kGated && !kBack) factors = read(factors_, kSide, column);
 #pragma unroll
           for (int e = 0; e < 8; ++e) {
-            const float2 by = two(columns_ + 8 * e + column_);
+            const float2 by = two(columns_ + 8 * place_at(e) + column_);
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
               float2 scale{by_row_[h] * by.x, by_row_[h] * by.y};
@@ -624,12 +637,12 @@ class WideTile {
 
 #endif
 
-template <int kDegrees, int kParts, bool kBack, bool kGated>
+template <int kDegrees, int kParts, bool kBack, bool kGated, int kSplit = 1>
 __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_constant__ WideArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const TileShare share(args.layer.edges, kWideRows);
   const int64_t tiles = share.count();
-  WideTile<kDegrees, kParts, kBack, kGated> own(args, tiles);
+  WideTile<kDegrees, kParts, kBack, kGated, kSplit> own(args, tiles);
   for (int64_t k = 0; k < tiles; ++k) own.run(share.first(k), share.edges(k));
 #endif
 }
@@ -643,13 +656,20 @@ inline bool by_wide_rows(const Gpu& gpu, const So2Args<float>& args) {
 #endif
 }
 
+// Into how many groups of channels a kernel splits its products: of the others the zeros between them are
+// multiplied, too.
+inline int wide_split(const So2Args<float>& args) {
+  return args.groups == 2 && args.degrees == kMostDegrees && args.gate ? 2 : 1;
+}
+
 // The memory that a call needs, in bytes: packed weights, what undoes their scales, blocks' own.
 struct WideMemory {
   WideShape shape;
   int64_t blocks, unscale, own, bytes;
 
   WideMemory(const Gpu& gpu, const So2Args<float>& args)
-      : shape{static_cast<int>(args.degrees), args.parts, args.grad != nullptr, args.gate != nullptr},
+      : shape{static_cast<int>(args.degrees), args.parts, wide_split(args), args.grad != nullptr,
+              args.gate != nullptr},
         blocks(std::min<int64_t>(blocks_for(args.edges, kWideRows), gpu.limits().multiprocessors)),
         unscale(static_cast<int64_t>(shape.stages()) * kStageBytes),
         own(unscale + round_up(shape.columns(), 64) * static_cast<int64_t>(sizeof(float))),
@@ -669,6 +689,10 @@ inline void run_wide(const Gpu& gpu, const So2Args<float>& args, char* memory) {
     gpu.launch(kernel, has.blocks, kWideThreads, wide_shared(args.degrees, args.parts, slots), wide);
   };
   const auto launch_parts = [&]<int kDegrees, int kParts>() {
+    if constexpr (kDegrees == kMostDegrees)
+      if (has.shape.groups == 2)
+        return args.grad ? launch(wide_kernel<kDegrees, kParts, true, true, 2>)
+                         : launch(wide_kernel<kDegrees, kParts, false, true, 2>);
     if (args.grad)
       args.gate ? launch(wide_kernel<kDegrees, kParts, true, true>)
                 : launch(wide_kernel<kDegrees, kParts, true, false>);

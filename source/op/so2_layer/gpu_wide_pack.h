@@ -1,6 +1,7 @@
 // The weights of wide layers as a stream, in the order in which every tile of edges multiplies with them
 // (gpu_wide.h): chunk after chunk of columns, of each stage after stage of the depth, one or two parts of
-// float16 of each number. A column is brought to one size by a power of two.
+// float16 of each number. A column is brought to one size by a power of two. Of groups of channels that do
+// not mix, a chunk has the columns of one behind those of the other, and of each what its own group needs.
 #pragma once
 
 #include "common/gpu.h"
@@ -15,9 +16,11 @@ namespace gpu_so2 {
 constexpr int kWideChannels = 64, kMostDegrees = 3;
 constexpr int kStageBytes = 8192;
 
-// Of how many numbers of the depth a stage has so many columns, in so many parts.
-MDOPS_HD constexpr int stage_depth(int columns, int parts) {
-  return kStageBytes / (2 * parts * columns);
+// Of how many numbers of the depth a stage has so many columns, in so many parts, for so many groups: at most
+// what a group has of 64.
+MDOPS_HD constexpr int stage_depth(int columns, int parts, int groups) {
+  const int room = kStageBytes / (2 * parts * columns), of_group = kWideChannels / groups;
+  return room < of_group ? room : of_group;
 }
 
 enum class Chunk {
@@ -35,11 +38,13 @@ struct WideChunk {
   Chunk kind;
   int index, depth, columns;  // depth: in 64 numbers
 
-  MDOPS_HD int stages(int parts) const { return 64 * depth / stage_depth(columns, parts); }
+  MDOPS_HD int stages(int parts, int groups) const {
+    return kWideChannels / groups * depth / stage_depth(columns, parts, groups);
+  }
 };
 
 struct WideShape {
-  int degrees, parts;
+  int degrees, parts, groups;
   bool back, gated;
 
   MDOPS_HD int pairs() const { return (degrees + 2) / 2; }
@@ -69,7 +74,7 @@ struct WideShape {
   }
   MDOPS_HD int stages() const {
     int sum = 0;
-    for (int k = 0; k < chunks(); ++k) sum += chunk(k).stages(parts);
+    for (int k = 0; k < chunks(); ++k) sum += chunk(k).stages(parts, groups);
     return sum;
   }
   MDOPS_HD int columns() const {
@@ -86,10 +91,12 @@ __device__ __forceinline__ int stage_place(bool wide, int column, int k, int par
   return 64 * column + (((k / 8 + 2 * part) ^ (column / 2 & 3)) << 4) + 2 * (k % 8);
 }
 
-// Which column stands at place n of a chunk: of each sixteen a thread has four side by side, which is how it
-// reads and writes them.
-__device__ __forceinline__ int column_at(int n) {
-  return n / 16 * 16 + n / 2 % 4 * 4 + n / 8 % 2 * 2 + n % 2;
+// Which column stands at place n of a chunk of so many columns: of each sixteen a thread has four side by
+// side, which is how it reads and writes them.
+__device__ __forceinline__ int column_at(int n, int columns, int groups) {
+  const int of_group = columns / groups, width = kWideChannels / groups;
+  const int group = n / of_group, half = n % of_group / width, c = n % width;
+  return kWideChannels * half + width * group + c / 16 * 16 + c / 2 % 4 * 4 + c / 8 % 2 * 2 + c % 2;
 }
 
 // The numbers of a column of a chunk among the layer's weights.
@@ -132,13 +139,14 @@ static __global__ void __launch_bounds__(kPackThreads)
   int n = static_cast<int>(blockIdx.x) * kPackColumns, stage = 0, index = 0;
   while (n >= shape.chunk(index).columns) {
     n -= shape.chunk(index).columns;
-    stage += shape.chunk(index++).stages(shape.parts);
+    stage += shape.chunk(index++).stages(shape.parts, shape.groups);
   }
   const WideChunk chunk = shape.chunk(index);
   const bool wide = chunk.columns > kWideChannels;
-  const int numbers = 64 * chunk.depth, depth = stage_depth(chunk.columns, shape.parts);
+  const int width = kWideChannels / shape.groups, group = n / (chunk.columns / shape.groups);
+  const int numbers = width * chunk.depth, depth = stage_depth(chunk.columns, shape.parts, shape.groups);
   const bool of_signs = chunk.kind == Chunk::sides || chunk.kind == Chunk::back_sides;
-  if (of_signs && n >= kWideChannels) return;  // the block of U's column has it
+  if (of_signs && n / width % 2 == 1) return;  // the block of U's column has it
   const int halves = of_signs ? 2 : 1;
   const bool transposed =
       chunk.kind == Chunk::slopes || chunk.kind == Chunk::back_middle || chunk.kind == Chunk::back_sides;
@@ -150,12 +158,15 @@ static __global__ void __launch_bounds__(kPackThreads)
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (half == halves) break;
-    const WideColumn column = column_of(args, chunk, column_at(n + c) + half * kWideChannels);
+    const int place = column_at(n + c, chunk.columns, shape.groups) + half * kWideChannels;
+    const WideColumn column = column_of(args, chunk, place);
 #pragma unroll
     for (int j = 0; j < kMostDepth / kWarp; ++j) {
       if (kWarp * j >= numbers) break;
-      const int at = first + begin + kWarp * j;
-      found[half][j] = __ldg(column.first + (at < numbers ? at : at - numbers) * column.step);
+      const int k = begin + kWarp * j, at = first + k / width * kWideChannels + group * width + k % width;
+      found[half][j] =
+          __ldg(column.first +
+                (at < kWideChannels * chunk.depth ? at : at - kWideChannels * chunk.depth) * column.step);
     }
   }
 #pragma unroll
@@ -170,9 +181,8 @@ static __global__ void __launch_bounds__(kPackThreads)
     for (int k = lane_index(); k < numbers; k += kWarp) largest = fmaxf(largest, fabsf(x[half][own][k]));
   const float scale = scale_for(warp_largest(largest));
   for (int half = 0; half < halves; ++half) {
-    const int column = n + own + half * kWideChannels;
-    if (lane_index() == 0)
-      unscale[blockIdx.x * kPackColumns + own + half * kWideChannels] = inverse_power(scale);
+    const int column = n + own + half * width;
+    if (lane_index() == 0) unscale[blockIdx.x * kPackColumns + own + half * width] = inverse_power(scale);
     for (int k = lane_index(); k < numbers; k += kWarp) {
       char* const to = packed + static_cast<int64_t>(stage + k / depth) * kStageBytes;
       const float number = scale * x[half][own][k];

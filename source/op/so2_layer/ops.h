@@ -35,14 +35,14 @@ So2Args<T> take_layer(Checked<Device>& in, int64_t edges, int64_t rows, int64_t 
 template <class Device, class T>
 struct So2LayerOps {
   static Tensor so2_layer(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& both,
-                          const Tensor& gate, const std::string& matmul) {
-    return run(in, taken(in, x, weight, both, gate, matmul));
+                          const Tensor& gate, const std::string& matmul, int64_t groups) {
+    return run(in, taken(in, x, weight, both, gate, matmul, groups));
   }
 
   static Tensor so2_layer_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
                                    const Tensor& weight, const Tensor& both, const Tensor& gate,
-                                   const std::string& matmul, const Tensor& result) {
-    So2Args<T> a = taken(in, x, weight, both, gate, matmul);
+                                   const std::string& matmul, int64_t groups, const Tensor& result) {
+    So2Args<T> a = taken(in, x, weight, both, gate, matmul, groups);
     in.give(a.grad, "grad", grad, {a.edges, x.size(1), a.channels});
     in.place(a.result, "result", result, {a.edges, x.size(1), a.channels});
     return run(in, a);
@@ -52,11 +52,13 @@ struct So2LayerOps {
 
  private:
   static So2Args<T> taken(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& both,
-                          const Tensor& gate, const std::string& matmul) {
+                          const Tensor& gate, const std::string& matmul, int64_t groups) {
     const T* rows;
     in.place(rows, "x", x, {kAny, kAny, kAny});
     So2Args<T> a = take_layer(in, x.size(0), x.size(1), x.size(2), weight, both, gate, matmul, T{});
-    a.x = rows;
+    if (groups < 1 || a.channels % groups != 0)
+      fail(in.op, "argument `groups` is ", groups, ", expected a divisor of ", a.channels, " channels");
+    a.x = rows, a.groups = groups;
     return a;
   }
 

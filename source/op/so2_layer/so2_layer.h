@@ -30,7 +30,8 @@ struct So2Args {
   const T *x, *weight, *both, *gate;           // (E, R, C), W, [U V], G
   const T *grad = nullptr, *result = nullptr;  // (E, R, C)
   T* y;                                        // (E, R, C)
-  int parts = 2;  // of a number of a product by tensor cores: two, to float32's accuracy, or one
+  int parts = 2;       // of a number of a product by tensor cores: two, to float32's accuracy, or one
+  int64_t groups = 1;  // of channels side by side: weights from one to another are zeros
 
   MDOPS_HD int64_t middle() const { return (degrees + 1) * channels; }  // numbers of m = 0
   MDOPS_HD int64_t side() const { return degrees * channels; }          // of m = -1, and of m = 1
