@@ -77,11 +77,12 @@ __device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tan
   for (int k = 0; k < count; k += kWarp) {
     const int64_t slot = begin + k + lane_index();
     T d[3] = {0, 0, 0}, v[3] = {0, 0, 0}, r2 = cutoff2;
-    if (k + lane_index() < count) {
+    const bool there = k + lane_index() < count;
+    if (there) {
       load_vector(args.displacements, slot, d);
       r2 = squared_length(d);
     }
-    const bool within = within_cutoff(r2, cutoff2);
+    const bool within = there && within_cutoff(r2, cutoff2);
     const unsigned lanes = __ballot_sync(kAllLanes, within);
     *inside += __popc(lanes);
     *nearest = nearest_of(*nearest, r2);
