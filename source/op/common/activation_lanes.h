@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/activation.h"
+#include "common/exp_lanes.h"
 #include "common/vectors.h"
 
 namespace mdops::MDOPS_ISA {
@@ -37,6 +38,11 @@ inline __attribute__((always_inline)) Vector<float> sigmoid_lanes(const Vector<f
   // The integer n stands in the lowest bits of `shifted`, and goes to where the power of two stands.
   const Index bits = __builtin_bit_cast(Index, sum) + (__builtin_bit_cast(Index, shifted) << 23);
   return reciprocal(1.0f + __builtin_bit_cast(V, bits));
+}
+// To rounding.
+inline __attribute__((always_inline)) Vector<double> sigmoid_lanes(const Vector<double>& x) {
+  const Vector<double> one = Vector<double>{} + 1.0, e = exp_of<double>(x < 0.0 ? x : -x);
+  return (x < 0.0 ? e : one) / (one + e);
 }
 
 // Calls take(k, f(x), f'(x)) for the numbers x = z(k) of a vector. silut takes a loop for each step: GCC

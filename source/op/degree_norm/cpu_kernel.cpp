@@ -6,35 +6,44 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
+// A V of a row.
+template <class V>
 struct RowPlace {
   int64_t of_row, k;
 
-  bool in_first(int64_t) const { return of_row == 0; }
-  int64_t row(int64_t) const { return of_row; }
+  template <class T>
+  inline __attribute__((always_inline)) V load(const T* from) const {
+    return MDOPS_ISA::load<V>(from + k);
+  }
+  template <class T>
+  inline __attribute__((always_inline)) void store(T* to, const V& value) const {
+    MDOPS_ISA::store(to + k, value);
+  }
+  inline __attribute__((always_inline)) bool in_first(int64_t) const { return of_row == 0; }
+  inline __attribute__((always_inline)) int64_t row(int64_t) const { return of_row; }
 };
 
+template <class T>
 struct VectorTeam {
   template <class F>
-  void each(int64_t rows, int64_t channels, const F& f) const {
-    for (int64_t d = 0; d < rows; ++d) {
-      MDOPS_INDEPENDENT
-      for (int64_t k = d * channels; k < (d + 1) * channels; ++k) f(RowPlace{d, k});
-    }
-  }
-  template <class T, class F>
-  T sum(int64_t rows, int64_t channels, const F& f) const {
-    Vector<T> lanes{};
-    T rest = 0;
+  inline __attribute__((always_inline)) void each(int64_t rows, int64_t channels, const F& f) const {
     for (int64_t d = 0; d < rows; ++d) {
       int64_t k = d * channels;
       const int64_t end = k + channels;
-      for (; k + kLanes<T> <= end; k += kLanes<T>) {
-        T of[kLanes<T>];
-        for (int lane = 0; lane < kLanes<T>; ++lane) of[lane] = f(RowPlace{d, k + lane});
-        lanes += vector_at(of);
-      }
-      for (; k < end; ++k) rest += f(RowPlace{d, k});
+      for (; k + kLanes<T> <= end; k += kLanes<T>) f(RowPlace<Vector<T>>{d, k});
+      for (; k < end; ++k) f(RowPlace<T>{d, k});
     }
+  }
+  template <class F>
+  inline __attribute__((always_inline)) T sum(int64_t rows, int64_t channels, const F& f) const {
+    Vector<T> lanes{};
+    T rest = 0;
+    each(rows, channels, [&]<class V>(const RowPlace<V>& p) __attribute__((always_inline)) {
+      if constexpr (sizeof(V) == sizeof(T))
+        rest += f(p);
+      else
+        lanes += f(p);
+    });
     return sum_in_registers<T>(lanes) + rest;
   }
 };
@@ -43,7 +52,7 @@ struct VectorTeam {
 
 template <class T>
 void norm_atoms(const NormArgs<T>& args, int64_t begin, int64_t end) {
-  for (int64_t n = begin; n < end; ++n) norm_atom(args, n, VectorTeam());
+  for (int64_t n = begin; n < end; ++n) norm_atom(args, n, VectorTeam<T>());
 }
 
 MDOPS_INSTANTIATE(norm_atoms)

@@ -33,8 +33,9 @@ struct NormArgs {
 };
 
 // An atom's numbers as all passes see them. `Team` is who works on it. `each(rows, channels, f)` calls
-// f(place) for each number, by one of its members, and `sum(rows, channels, f)` gives all of them the sum. A
-// place has the number's index `k`, and says if it is `in_first` row, and which `row` it is in.
+// f(place) for each place, by one of its members, and `sum(rows, channels, f)` gives all of them the sum. A
+// place is a number, or some side by side, which it loads from those of an atom and stores there. It says if
+// it is `in_first` row, and which `row` it is in.
 template <class T, class Team>
 struct NormAtom {
   const NormArgs<T>& args;
@@ -44,7 +45,7 @@ struct NormAtom {
 
   MDOPS_HD NormAtom(const NormArgs<T>& all, int64_t n, const Team& members)
       : args(all), team(members), at(n * all.rows * all.channels) {
-    mean = mean_of([&](auto p) { return args.x[at + p.k]; });
+    mean = mean_of([&](auto p) { return p.load(args.x + at); });
     const T square = sum([&](auto p) { return share(p) * centered(p) * centered(p); });
     root = T(1) / std::sqrt(square + args.eps);
   }
@@ -54,12 +55,13 @@ struct NormAtom {
     return args.shares[p.row(args.channels)];
   }
   template <class Place>
-  MDOPS_HD T centered(const Place& p) const {
-    return p.in_first(args.channels) ? args.x[at + p.k] - mean : args.x[at + p.k];
+  MDOPS_HD auto centered(const Place& p) const {
+    const auto x = p.load(args.x + at);
+    return p.in_first(args.channels) ? x - mean : x;
   }
   template <class Place>
-  MDOPS_HD T scaled_grad(const Place& p) const {
-    return args.grad[at + p.k] * args.factors[p.k];
+  MDOPS_HD auto scaled_grad(const Place& p) const {
+    return p.load(args.grad + at) * p.load(args.factors);
   }
 
   template <class F>
@@ -68,31 +70,34 @@ struct NormAtom {
   }
   template <class F>
   MDOPS_HD T sum(const F& f) const {
-    return team.template sum<T>(args.rows, args.channels, f);
+    return team.sum(args.rows, args.channels, f);
   }
 
   // Of row 0, or 0 where rows are not centered.
   template <class F>
   MDOPS_HD T mean_of(const F& f) const {
-    return args.centered ? team.template sum<T>(1, args.channels, f) / static_cast<T>(args.channels) : T(0);
+    return args.centered ? team.sum(1, args.channels, f) / static_cast<T>(args.channels) : T(0);
   }
 
   // The gradient by x of that by x'.
   template <class F>
   MDOPS_HD void by_x(const F& f) const {
     const T less = mean_of(f);
-    each([&](auto p) { args.y[at + p.k] = p.in_first(args.channels) ? f(p) - less : f(p); });
+    each([&](auto p) {
+      const auto own = f(p);
+      p.store(args.y + at, p.in_first(args.channels) ? own - less : own);
+    });
   }
 
   MDOPS_HD void forward() const {
     each([&](auto p) {
-      const T own = root * centered(p) * args.factors[p.k];
-      args.y[at + p.k] = p.in_first(args.channels) ? own + args.bias[p.k] : own;
+      const auto own = root * centered(p) * p.load(args.factors);
+      p.store(args.y + at, p.in_first(args.channels) ? own + p.load(args.bias) : own);
     });
   }
 
   MDOPS_HD void of_factors() const {
-    each([&](auto p) { args.terms[at + p.k] = root * args.grad[at + p.k] * centered(p); });
+    each([&](auto p) { p.store(args.terms + at, root * p.load(args.grad + at) * centered(p)); });
   }
 
   MDOPS_HD T along() const {
@@ -105,17 +110,18 @@ struct NormAtom {
   }
 
   MDOPS_HD void twice() const {
-    const T less = mean_of([&](auto p) { return args.direction[at + p.k]; });
+    const T less = mean_of([&](auto p) { return p.load(args.direction + at); });
     const auto w = [&](const auto& p) {
-      return p.in_first(args.channels) ? args.direction[at + p.k] - less : args.direction[at + p.k];
+      const auto along = p.load(args.direction + at);
+      return p.in_first(args.channels) ? along - less : along;
     };
     const T s = along(), cube = root * root * root;
     const T a = sum([&](auto p) { return w(p) * scaled_grad(p); });
     const T t = sum([&](auto p) { return share(p) * w(p) * centered(p); });
     each([&](auto p) {
-      const T by_scaled = root * w(p) - cube * t * centered(p);
-      args.by_grad[at + p.k] = by_scaled * args.factors[p.k];
-      args.terms[at + p.k] = by_scaled * args.grad[at + p.k];
+      const auto by_scaled = root * w(p) - cube * t * centered(p);
+      p.store(args.by_grad + at, by_scaled * p.load(args.factors));
+      p.store(args.terms + at, by_scaled * p.load(args.grad + at));
     });
     const T own = a - T(3) * root * root * s * t;
     by_x([&](auto p) { return -cube * (share(p) * (centered(p) * own + s * w(p)) + t * scaled_grad(p)); });

@@ -14,19 +14,27 @@ constexpr int kThreads = 128, kFewNumbers = 128, kFewLanes = 8;
 struct NumberPlace {
   int64_t k;
 
+  template <class T>
+  __device__ __forceinline__ T load(const T* from) const {
+    return from[k];
+  }
+  template <class T>
+  __device__ __forceinline__ void store(T* to, T value) const {
+    to[k] = value;
+  }
   __device__ __forceinline__ bool in_first(int64_t channels) const { return k < channels; }
   __device__ __forceinline__ uint32_t row(int64_t channels) const {
     return static_cast<uint32_t>(k) / static_cast<uint32_t>(channels);
   }
 };
 
-template <int kLanes>
+template <class T, int kLanes>
 struct NormTeam {
   template <class F>
   __device__ __forceinline__ void each(int64_t rows, int64_t channels, const F& f) const {
     lanes.each(rows * channels, [&](int64_t k) { f(NumberPlace{k}); });
   }
-  template <class T, class F>
+  template <class F>
   __device__ __forceinline__ T sum(int64_t rows, int64_t channels, const F& f) const {
     T own = 0;
     each(rows, channels, [&](NumberPlace p) { own += f(p); });
@@ -39,7 +47,8 @@ struct NormTeam {
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs<T> args) {
   const int64_t n = static_cast<int64_t>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
-  norm_atom(args, min(n, args.atoms - 1), NormTeam<kLanes>());  // all lanes have an atom, some the last one
+  // All lanes have an atom, some the last one.
+  norm_atom(args, min(n, args.atoms - 1), NormTeam<T, kLanes>());
 }
 
 template <class T>

@@ -41,14 +41,23 @@ struct EdgeSoftmaxArgs {
 };
 
 // Who works on an atom is a `Team`: `each(begin, end, f)` calls f(k) for all k between, each by one of its
-// members and always by the same one; `sum` and `most` give all of them what they have together; `dot` is the
-// product of two rows; `columns(width, begin, end, find, term, write)` calls write(c, sum over k of
-// term(find(k), c)) for all columns; after `meet` all see what any of them has written.
+// members and always by the same one; `sum` and `max` give all of them what they have together; `dot` is the
+// product of two rows; `columns(args, rows, begin, end, find, write)` calls write(c, sum over k of what
+// `term_of` says of find(k)) for all columns; after `meet` all see what any of them has written.
 
 // What a column's sum takes of an edge: it, and the node that it leads to, -1 of a wrong one.
 struct EdgeEnd {
   int32_t edge, node;
 };
+
+// What an edge adds to columns from c on, which are of head h: as many as `load` takes from rows of nodes.
+template <class T, class Load>
+MDOPS_HD auto term_of(const EdgeSoftmaxArgs<T>& args, const T* rows, const EdgeEnd& of, int64_t h, int64_t c,
+                      const Load& load) {
+  using V = decltype(load(rows));
+  if (of.node < 0) return V{} + std::numeric_limits<T>::quiet_NaN();
+  return args.y[of.edge * args.heads + h] * load(rows + of.node * args.width + c);
+}
 
 // Of an edge of atom i.
 template <class T, class Team>
@@ -122,14 +131,10 @@ MDOPS_HD void softmax_atom(const EdgeSoftmaxArgs<T>& args, int64_t n, const Team
   if (!args.grad) return;
   team.meet();
   team.columns(
-      args.width, begin, end,
+      args, args.k, begin, end,
       [&](int64_t e) {
         const int32_t j = args.node_of[e];
         return EdgeEnd{static_cast<int32_t>(e), j < args.nodes ? j : -1};
-      },
-      [&](const EdgeEnd& of, int64_t c) {
-        if (of.node < 0) return std::numeric_limits<T>::quiet_NaN();
-        return args.y[of.edge * args.heads + args.head_of(c)] * args.k[of.node * args.width + c];
       },
       [&](int64_t c, T sum) { args.by_q[n * args.width + c] = args.scale * sum; });
 }
@@ -140,15 +145,11 @@ MDOPS_HD void softmax_node(const EdgeSoftmaxArgs<T>& args, int64_t m, const Team
   const bool fits = args.fits(args.ends + m);
   const int64_t begin = fits ? args.ends[m] : 0, end = fits ? args.ends[m + 1] : 0;
   team.columns(
-      args.width, begin, end,
+      args, args.q, begin, end,
       [&](int64_t place) {
         const int64_t e = args.order ? args.order[place] : place;
         const int32_t i = e < 0 || e >= args.edges || args.node_of[e] != m ? -1 : args.atom_of[e];
         return EdgeEnd{static_cast<int32_t>(e), i < args.atoms ? i : -1};
-      },
-      [&](const EdgeEnd& of, int64_t c) {
-        if (of.node < 0) return std::numeric_limits<T>::quiet_NaN();
-        return args.y[of.edge * args.heads + args.head_of(c)] * args.q[of.node * args.width + c];
       },
       [&](int64_t c, T sum) {
         args.by_k[m * args.width + c] = fits ? args.scale * sum : std::numeric_limits<T>::quiet_NaN();
@@ -161,5 +162,9 @@ MDOPS_HD void clear_rest(const EdgeSoftmaxArgs<T>& args, const Team& team) {
   fill_rows(args, 0, args.offsets[0], std::numeric_limits<T>::quiet_NaN(), team);
   fill_rows(args, args.offsets[args.atoms], args.edges, T(0), team);
 }
+
+// Of some atoms, behind the last of which are the rows of none, or nodes.
+MDOPS_DECLARE_KERNELS(void softmax_atoms(const EdgeSoftmaxArgs<T>& args, int64_t begin, int64_t end))
+MDOPS_DECLARE_KERNELS(void softmax_nodes(const EdgeSoftmaxArgs<T>& args, int64_t begin, int64_t end))
 
 }  // namespace mdops

@@ -51,15 +51,15 @@ struct BlockTeam {
     return sum;
   }
 
-  template <class Find, class Term, class Write>
-  __device__ __forceinline__ void columns(int64_t width, int64_t begin, int64_t end, const Find& find,
-                                          const Term& term, const Write& write) const {
+  template <class Find, class Write>
+  __device__ __forceinline__ void columns(const EdgeSoftmaxArgs<T>& args, const T* rows, int64_t begin,
+                                          int64_t end, const Find& find, const Write& write) const {
     const int lane = lane_index(), warp = threadIdx.x / kWarp;
     const int64_t share = (end - begin + kWarps - 1) / kWarps;
     const int64_t own_begin = begin + warp * share,
                   own_end = own_begin + share < end ? own_begin + share : end;
-    for (int64_t first = 0; first < width; first += kWarp) {
-      const int64_t c = first + lane;
+    for (int64_t first = 0; first < args.width; first += kWarp) {
+      const int64_t c = first + lane, h = args.head_of(c);
       T sum = 0;
       for (int64_t k = own_begin; k < own_end; k += kWarp) {
         const int count = own_end - k < kWarp ? static_cast<int>(own_end - k) : kWarp;
@@ -67,13 +67,13 @@ struct BlockTeam {
 #pragma unroll 8
         for (int i = 0; i < count; ++i) {
           const EdgeEnd found{__shfl_sync(kAllLanes, mine.edge, i), __shfl_sync(kAllLanes, mine.node, i)};
-          if (c < width) sum += term(found, c);
+          if (c < args.width) sum += term_of(args, rows, found, h, c, [](const T* p) { return *p; });
         }
       }
       __syncthreads();
       shared[warp * kWarp + lane] = sum;
       __syncthreads();
-      if (warp || c >= width) continue;
+      if (warp || c >= args.width) continue;
 #pragma unroll
       for (int other = 1; other < kWarps; ++other) sum += shared[other * kWarp + lane];
       write(c, sum);

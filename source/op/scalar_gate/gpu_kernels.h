@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const ScalarGateArgs<T> 
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (k >= args.atoms * args.channels) return;
   const auto [atom, channel] = divided(k, args.channels);
-  pass_channels<kRowsAtOnce, 1>(args, atom, channel, 1);
+  pass_channels<kRowsAtOnce>(args, atom, channel, OneChannel<T>());
 }
 
 template <class T>

@@ -17,6 +17,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/isa.h"
 #include "common/math.h"
@@ -34,122 +35,126 @@ struct ScalarGateArgs {
   T* by_grad;
 };
 
+// What computes has `Lanes`: it loads and stores a V, numbers of channels side by side, and knows its
+// sigmoid. Here it is one number.
 template <class T>
-MDOPS_HD T sigmoid_of(T x) {
-  return T(1) / (T(1) + std::exp(-x));
-}
+struct OneChannel {
+  MDOPS_HD T load(const T* from) const { return *from; }
+  MDOPS_HD void store(T* to, T value) const { *to = value; }
+  MDOPS_HD T sigmoid(T x) const { return T(1) / (T(1) + std::exp(-x)); }
+};
 
 // What the scalars add, and their gradients.
-template <class T>
+template <class T, class V, class Lanes>
 struct AddedScalars {
-  const T *a, *b;
+  const Lanes& lanes;
+  V a, b, s;
 
-  MDOPS_HD AddedScalars(const ScalarGateArgs<T>& args, int64_t at)
-      : a(args.scalars + at), b(a + args.channels) {}
+  MDOPS_HD AddedScalars(const ScalarGateArgs<T>& args, int64_t at, const Lanes& of)
+      : lanes(of),
+        a(lanes.load(args.scalars + at)),
+        b(lanes.load(args.scalars + at + args.channels)),
+        s(lanes.sigmoid(a)) {}
 
-  MDOPS_HD T added(int k) const { return a[k] * sigmoid_of(a[k]) * b[k]; }
-  MDOPS_HD void backward(int k, T h, T* by_a, T* by_b) const {
-    const T s = sigmoid_of(a[k]);
-    by_a[k] = h * b[k] * s * (T(1) + a[k] * (T(1) - s));
-    by_b[k] = h * a[k] * s;
+  MDOPS_HD V added() const { return a * s * b; }
+  MDOPS_HD void backward(const V& h, T* by_a, T* by_b) const {
+    lanes.store(by_a, h * b * s * (T(1) + a * (T(1) - s)));
+    lanes.store(by_b, h * a * s);
   }
   // What is added to the gradient by h, for gradients by those of a and b.
-  MDOPS_HD T twice(int k, T h, T along_a, T along_b, T* by_a, T* by_b) const {
-    const T s = sigmoid_of(a[k]), fall = s * (T(1) - s);
-    const T first = s + a[k] * fall, second = fall * (T(2) + a[k] * (T(1) - T(2) * s));
-    by_a[k] = h * (along_a * b[k] * second + along_b * first);
-    by_b[k] = h * along_a * first;
-    return along_a * b[k] * first + along_b * a[k] * s;
+  MDOPS_HD V twice(const V& h, const V& along_a, const V& along_b, T* by_a, T* by_b) const {
+    const V fall = s * (T(1) - s);
+    const V first = s + a * fall, second = fall * (T(2) + a * (T(1) - T(2) * s));
+    lanes.store(by_a, h * (along_a * b * second + along_b * first));
+    lanes.store(by_b, h * along_a * first);
+    return along_a * b * first + along_b * a * s;
   }
 };
 
 // Some rows of some channels from `from` on, zeros behind the last row.
-template <int kRows, int kCount, class T>
+template <int kRows, class V>
 struct GatedRows {
-  T of[kRows][kCount];
+  V of[kRows];
 
-  MDOPS_HD GatedRows(const T* from, int64_t rows, int64_t channels, int count) {
-    for (int i = 0; i < kRows; ++i)
-      for (int k = 0; k < count; ++k) of[i][k] = i < rows ? from[i * channels + k] : T(0);
+  template <class T, class Lanes>
+  MDOPS_HD GatedRows(const T* from, int64_t rows, int64_t channels, const Lanes& lanes) {
+    for (int i = 0; i < kRows; ++i) of[i] = i < rows ? lanes.load(from + i * channels) : V{};
   }
 };
 
-// `count` channels of an atom from c on, side by side, so many rows at once.
-template <int kRows, int kCount, class T>
-MDOPS_HD void gate_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c, int count) {
+// The channels of an atom from c on that `lanes` takes, so many rows at once.
+template <int kRows, class T, class Lanes>
+MDOPS_HD void gate_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c, const Lanes& lanes) {
   const int64_t channels = args.channels, of_atom = n * channels + c, of_scalars = 2 * n * channels + c;
   const int64_t at = n * args.rows * channels + c;
-  T factors[kCount], added[kCount] = {};
-  for (int k = 0; k < count; ++k) factors[k] = sigmoid_of(args.gate[of_atom + k]);
+  const auto factor = lanes.sigmoid(lanes.load(args.gate + of_atom));
+  using V = std::remove_const_t<decltype(factor)>;
+  using Added = AddedScalars<T, V, Lanes>;
   if (!args.grad) {
-    if (args.scalars)
-      for (int k = 0; k < count; ++k) added[k] = AddedScalars<T>(args, of_scalars).added(k);
+    const V added = args.scalars ? Added(args, of_scalars, lanes).added() : V{};
     for (int64_t r = 0; r < args.rows; r += kRows) {
       const int64_t from = at + r * channels;
-      const GatedRows<kRows, kCount, T> x(args.x + from, args.rows - r, channels, count);
-      for (int i = 0; i < kRows; ++i)
-        for (int k = 0; k < count && r + i < args.rows; ++k) {
-          const T own = x.of[i][k] * factors[k];
-          args.y[from + i * channels + k] = r + i ? own : own + added[k];
-        }
+      const GatedRows<kRows, V> x(args.x + from, args.rows - r, channels, lanes);
+      for (int i = 0; i < kRows && r + i < args.rows; ++i) {
+        const V own = x.of[i] * factor;
+        lanes.store(args.y + from + i * channels, r + i ? own : own + added);
+      }
     }
     return;
   }
   T* const by_a = args.by_scalars + of_scalars;
   if (args.scalars)
-    for (int k = 0; k < count; ++k)
-      AddedScalars<T>(args, of_scalars).backward(k, args.grad[at + k], by_a, by_a + channels);
-  T sums[kCount] = {};
+    Added(args, of_scalars, lanes).backward(lanes.load(args.grad + at), by_a, by_a + channels);
+  V sum{};
   for (int64_t r = 0; r < args.rows; r += kRows) {
     const int64_t from = at + r * channels;
-    const GatedRows<kRows, kCount, T> x(args.x + from, args.rows - r, channels, count);
-    const GatedRows<kRows, kCount, T> h(args.grad + from, args.rows - r, channels, count);
-    for (int i = 0; i < kRows; ++i)
-      for (int k = 0; k < count && r + i < args.rows; ++k) {
-        sums[k] += h.of[i][k] * x.of[i][k];
-        args.y[from + i * channels + k] = h.of[i][k] * factors[k];
-      }
+    const GatedRows<kRows, V> x(args.x + from, args.rows - r, channels, lanes);
+    const GatedRows<kRows, V> h(args.grad + from, args.rows - r, channels, lanes);
+    for (int i = 0; i < kRows && r + i < args.rows; ++i) {
+      sum += h.of[i] * x.of[i];
+      lanes.store(args.y + from + i * channels, h.of[i] * factor);
+    }
   }
-  for (int k = 0; k < count; ++k) args.by_gate[of_atom + k] = factors[k] * (T(1) - factors[k]) * sums[k];
+  lanes.store(args.by_gate + of_atom, factor * (T(1) - factor) * sum);
 }
 
 // The same for the passes back through those backward.
-template <int kCount, class T>
-MDOPS_HD void gate_channels_twice(const ScalarGateArgs<T>& args, int64_t n, int64_t c, int count) {
+template <class T, class Lanes>
+MDOPS_HD void gate_channels_twice(const ScalarGateArgs<T>& args, int64_t n, int64_t c, const Lanes& lanes) {
   const int64_t channels = args.channels, of_atom = n * channels + c, of_scalars = 2 * n * channels + c;
   const int64_t at = n * args.rows * channels + c;
-  const T *const h = args.grad + at, *const u = args.along_x + at, *const x = args.x + at;
-  T factor[kCount], slope[kCount], added[kCount] = {}, grads[kCount] = {}, rows[kCount] = {};
-  T* const by_a = args.by_scalars + of_scalars;
-  const T *const along_a = args.along_scalars + of_scalars, *const along_b = along_a + channels;
-  if (args.scalars)
-    for (int k = 0; k < count; ++k)
-      added[k] =
-          AddedScalars<T>(args, of_scalars).twice(k, h[k], along_a[k], along_b[k], by_a, by_a + channels);
-  for (int k = 0; k < count; ++k) {
-    factor[k] = sigmoid_of(args.gate[of_atom + k]);
-    slope[k] = args.along_gate[of_atom + k] * factor[k] * (T(1) - factor[k]);
+  const auto factor = lanes.sigmoid(lanes.load(args.gate + of_atom));
+  using V = std::remove_const_t<decltype(factor)>;
+  const V slope = lanes.load(args.along_gate + of_atom) * factor * (T(1) - factor);
+  V added{}, grads{}, rows{};
+  if (args.scalars) {
+    T *const by_a = args.by_scalars + of_scalars, *const by_b = by_a + channels;
+    const T* const along = args.along_scalars + of_scalars;
+    const AddedScalars<T, V, Lanes> scalars(args, of_scalars, lanes);
+    added = scalars.twice(lanes.load(args.grad + at), lanes.load(along), lanes.load(along + channels), by_a,
+                          by_b);
   }
-  for (int64_t r = 0; r < args.rows; ++r)
-    for (int k = 0; k < count; ++k) {
-      const int64_t own = r * channels + k;
-      const T grad = u[own] * factor[k] + slope[k] * x[own];
-      args.by_grad[at + own] = r ? grad : grad + added[k];
-      args.y[at + own] = slope[k] * h[own];
-      grads[k] += u[own] * h[own], rows[k] += h[own] * x[own];
-    }
-  for (int k = 0; k < count; ++k)
-    args.by_gate[of_atom + k] =
-        factor[k] * (T(1) - factor[k]) * grads[k] + slope[k] * (T(1) - T(2) * factor[k]) * rows[k];
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const int64_t own = at + r * channels;
+    const V u = lanes.load(args.along_x + own), h = lanes.load(args.grad + own), x = lanes.load(args.x + own);
+    const V grad = u * factor + slope * x;
+    lanes.store(args.by_grad + own, r ? grad : grad + added);
+    lanes.store(args.y + own, slope * h);
+    grads += u * h, rows += h * x;
+  }
+  lanes.store(args.by_gate + of_atom,
+              factor * (T(1) - factor) * grads + slope * (T(1) - T(2) * factor) * rows);
 }
 
 // Either.
-template <int kRows, int kCount, class T>
-MDOPS_HD void pass_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c, int count) {
+template <int kRows, class T, class Lanes>
+MDOPS_HD void pass_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c, const Lanes& lanes) {
   if (args.along_x)
-    gate_channels_twice<kCount>(args, n, c, count);
+    gate_channels_twice(args, n, c, lanes);
   else
-    gate_channels<kRows, kCount>(args, n, c, count);
+    gate_channels<kRows>(args, n, c, lanes);
 }
+
+MDOPS_DECLARE_KERNELS(void gate_atoms(const ScalarGateArgs<T>& args, int64_t begin, int64_t end))
 
 }  // namespace mdops
