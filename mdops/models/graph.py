@@ -286,8 +286,8 @@ def _bytes(local: Any) -> int:
 
 
 def device_memory(device: torch.device) -> int:
-    """In bytes."""
+    """In bytes; of a GPU what `torch.cuda.set_per_process_memory_fraction` leaves."""
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory
-        return total
+        return int(total * torch.cuda.get_per_process_memory_fraction(device))
     return memory()

@@ -36,10 +36,11 @@ _FLOOR = 0.25  # of the sum of squares of an atom's envelopes, from then on
 # What a block keeps for the gradient, in arrays of edges times the rows in their frames, and where one kernel takes its
 # messages.
 _ARRAYS, _ARRAYS_OF_ONE_KERNEL = 9, 2
-# What may be kept of all edges, and of a run of them, as shares of the device's memory.
-_SHARE, _SHARE_OF_RUN = 1 / 6, 1 / 64
-# Where edges go in runs: what is kept of runs that need not run again, and of atoms.
-_SHARES_OF_ROOMS = 1 / 32, 1 / 24
+# What may be kept of all edges, as a share of the device's memory.
+_SHARE = 1 / 6
+# Where edges go in runs: what a run may keep, what is kept of runs that need not run again, and of atoms. A GPU has
+# memory for what runs on it; that of a CPU has other uses.
+_SHARES_OF_RUNS = {"cuda": (1 / 32, 1 / 3, 1 / 8), "cpu": (1 / 64, 1 / 32, 1 / 24)}
 _FADING = "envelope"  # the name of its splines
 _FIRST_FILM = 0.01  # how much surroundings change an atom at first
 
@@ -195,7 +196,8 @@ class DPA4(EdgesBySplines, GraphDescriptor):
             return self._edges((graph.of_center, graph.of_neighbor), known, *given)
         runs = []
         room = device_memory(vectors.device)
-        of_edges, of_atoms = (Room(share * room) for share in _SHARES_OF_ROOMS)
+        _, *shares = _SHARES_OF_RUNS[vectors.device.type]
+        of_edges, of_atoms = (Room(share * room) for share in shares)
         for begin, of_run in enumerate(zip(*(one.split(size) for one in given), strict=True)):
             begin *= size
             end = begin + len(of_run[0])
@@ -233,7 +235,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         )
         room = device_memory(vectors.device)
         few = len(vectors) * len(self.blocks) * kept <= _SHARE * room
-        return len(vectors) if few else max(1, int(_SHARE_OF_RUN * room / kept))
+        return len(vectors) if few else max(1, int(_SHARES_OF_RUNS[vectors.device.type][0] * room / kept))
 
     def _edges(
         self,
