@@ -159,7 +159,7 @@ def memory(potential: Potential, atoms: int, at_once: int | None) -> dict[str, f
             _fills_memory=lambda *_: at_once is not None,
             _atoms_at_once=lambda *_: at_once,
         ),
-        mock.patch.object(DPA4, "_edges_at_once", lambda _, vectors: at_once or len(vectors)),
+        mock.patch.object(DPA4, "_edges_at_once", lambda _, vectors, atoms: at_once or len(vectors)),
     ):
         first(systems[0], lists[0], check=False)
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew

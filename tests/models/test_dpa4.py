@@ -23,7 +23,7 @@ from mdops.models import model_of_tree
 from mdops.models.dpa4 import convolution
 from mdops.models.dpa4.descriptor import DPA4
 from mdops.models.dpa4.once import BlockOnce
-from mdops.models.graph import Room, run_again
+from mdops.models.graph import Room, run_again, run_counted
 from mdops.nn.net import input_gradient_alone, is_input_gradient_alone
 from mdops.system import from_atoms
 from mdops.train import PairLists, load_dataset
@@ -88,7 +88,7 @@ def test_edges_in_runs_have_the_same_answers(case, device, monkeypatch):
     wanted = [potential.evaluate(*call) for call in calls]
     monkeypatch.setattr("mdops.models.graph.MANY_ATOMS", 1)
     monkeypatch.setattr("mdops.models.graph.device_memory", lambda device: 0)
-    monkeypatch.setattr(DPA4, "_edges_at_once", lambda self, vectors: 37)
+    monkeypatch.setattr(DPA4, "_edges_at_once", lambda *_: 37)
     for memory in (0, 10**7, 10**12):
         monkeypatch.setattr("mdops.models.dpa4.descriptor.device_memory", lambda device, room=memory: room)
         for call, want in zip(calls, wanted, strict=True):
@@ -146,8 +146,42 @@ def test_large_graphs_go_in_runs(monkeypatch):
         monkeypatch.setattr(
             "mdops.models.dpa4.descriptor.device_memory", lambda device, memory=memory: memory
         )
-        sizes.append(descriptor._edges_at_once(vectors))
+        sizes.append(descriptor._edges_at_once(vectors, 10**4))
     assert sizes[0] == 10**6 and 1000 < sizes[1] < 10**6 and sizes[2] == sizes[1] // 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mmax": 2},
+        {"mlp_bias": True},
+        {"so2_norm": True},
+        {"s2_activation": [True, True]},
+        {"n_focus": 2},
+        {"n_atten_head": 4},
+        {"radial_so2_mode": "none"},
+        {"radial_so2_rank": 0},
+        {"lmax": 3, "n_focus": 2, "grid_branch": 1, "ffn_blocks": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_step_keeps_no_more_than_is_expected(dtype, device, options, monkeypatch):
+    """What decides if edges go in runs."""
+    usual = {"channels": 16, "lmax": 2, "radial_so2_mode": "degree_channel", "radial_so2_rank": 1}
+    potential, expected = kinds.new_potential({**INPUT, **usual, **options}), []
+
+    def edges_at_once(descriptor, vectors, atoms):
+        expected.append(descriptor._kept(vectors, atoms)[0])
+        return len(vectors)
+
+    monkeypatch.setattr(DPA4, "_edges_at_once", edges_at_once)
+    potential.use_spline()
+    potential.to(device).to(dtype)
+    kept, _ = run_counted(potential.compute, kinds.alloy().repeat(2))
+    weights = sum(weight.nbytes for weight in potential.parameters())
+    assert expected[0] / 3 < kept < expected[0] + weights
 
 
 def test_atoms_far_from_all_others_and_none_have_answers():
@@ -566,7 +600,7 @@ def test_other_layers_in_runs_of_edges(options, dtype, monkeypatch):
     monkeypatch.setattr("mdops.models.dpa4.descriptor.device_memory", lambda device: 0)
     most = {"float64": 1e-12, "float32": 1e-5}[dtype]
     for size in (10**6, 37):
-        monkeypatch.setattr(DPA4, "_edges_at_once", lambda self, vectors, size=size: size)
+        monkeypatch.setattr(DPA4, "_edges_at_once", lambda *_, size=size: size)
         found = potential.compute(atoms)
         for name in ("energy", "forces", "virial"):
             assert np.abs(found[name] - want[name]).max() <= most * np.abs(want[name]).max(), (size, name)
@@ -643,7 +677,7 @@ def test_messages_and_their_sums_by_one_op(monkeypatch):
     )
     monkeypatch.setattr(torch.ops.mdops, "so2_messages", lambda *args: (calls.append(1), op(*args))[1])
     for size in (10**6, 200):
-        monkeypatch.setattr(DPA4, "_edges_at_once", lambda self, vectors, size=size: size)
+        monkeypatch.setattr(DPA4, "_edges_at_once", lambda *_, size=size: size)
         monkeypatch.setattr("mdops.models.dpa4.descriptor.device_memory", lambda device: 0)
         found = potential.compute(box)
         for name in ("energy", "forces", "virial"):

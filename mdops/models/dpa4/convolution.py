@@ -584,10 +584,18 @@ class Convolution(nn.Module):
         """The groups, so many together."""
         return [range(k, min(k + count, self.groups)) for k in range(0, self.groups, count)]
 
-    def channels_of_edges(self, x: torch.Tensor) -> int:
-        """Of all groups together, in simulations with numbers like these."""
+    def kept_of_edge(self, x: torch.Tensor) -> int:
+        """How many numbers of an edge simulations with numbers like these keep for the gradient, at most."""
         count, width = self._row_layout(x)
-        return -(-self.groups // count) * width
+        layers, columns = self.options.mixing_layers, (self.lmax + 1) ** 2
+        rows = len(by_order(self.lmax, self.mmax)) if self.in_frames else columns
+        if self.goes_by_one_kernel(x):
+            arrays = 2 if x.is_cuda else layers
+        else:
+            usual = self.mixes_first and self.mmax == 1 and self.options.n_atten_head <= 1
+            plain = self.has_plain_layers and self._fused_width(x) is not None
+            arrays = layers + (3 if usual else 5) if plain else 4 * layers + 3
+        return rows * (arrays * -(-self.groups // count) * width + 2 * columns)
 
     def _goes_by_fused_layers(self, x: torch.Tensor, edges: Edges) -> bool:
         """Whether one op for a layer takes less time than its products, gates and sums. It has no second derivative of

@@ -1,7 +1,7 @@
 """The descriptor dpa4 (SeZM): DPA-4, whose atoms send messages that turn with the system."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -33,14 +33,21 @@ from mdops.tracing import is_exported
 VERSION = 1.2
 _FADES = 1.1  # the version from which on all that an edge adds fades out at the cutoff
 _FLOOR = 0.25  # of the sum of squares of an atom's envelopes, from then on
-# What a block keeps for the gradient, in arrays of edges times the rows in their frames, and where one kernel takes its
-# messages.
-_ARRAYS, _ARRAYS_OF_ONE_KERNEL = 9, 2
-# What may be kept of all edges, as a share of the device's memory.
-_SHARE = 1 / 6
-# Where edges go in runs: what a run may keep, what is kept of runs that need not run again, and of atoms. A GPU has
-# memory for what runs on it; that of a CPU has other uses.
-_SHARES_OF_RUNS = {"cuda": (1 / 32, 1 / 3, 1 / 8), "cpu": (1 / 64, 1 / 32, 1 / 24)}
+_ARRAYS_OF_ATOMS = 48  # that a block keeps for the gradient, at most
+
+
+class _Shares(NamedTuple):
+    """Of the device's memory what is kept for the gradient, if all is. Where that is more, edges go in runs: what a run
+    may keep, and all that need not run again, and what is kept of atoms."""
+
+    all: float
+    run: float
+    runs: float
+    atoms: float
+
+
+# A GPU has memory for what runs on it; that of a CPU has other uses.
+_SHARES = {"cuda": _Shares(1 / 2, 1 / 16, 1 / 3, 1 / 8), "cpu": _Shares(1 / 6, 1 / 64, 1 / 32, 1 / 24)}
 _FADING = "envelope"  # the name of its splines
 _FIRST_FILM = 0.01  # how much surroundings change an atom at first
 
@@ -191,13 +198,12 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         once = near.first_derivative_only
         known = kinds, self._embedded(near, moments), degree, moments, sent, once, near.matmul, splines
         given = (vectors, r, fades, present, *(() if of_tables is None else (of_tables,)))
-        size = self._edges_at_once(vectors) if once and not is_exported() else None
+        size = self._edges_at_once(vectors, len(kinds)) if once and not is_exported() else None
         if size is None or len(vectors) <= size:
             return self._edges((graph.of_center, graph.of_neighbor), known, *given)
         runs = []
-        room = device_memory(vectors.device)
-        _, *shares = _SHARES_OF_RUNS[vectors.device.type]
-        of_edges, of_atoms = (Room(share * room) for share in shares)
+        memory, share = device_memory(vectors.device), _SHARES[vectors.device.type]
+        of_edges, of_atoms = Room(share.runs * memory), Room(share.atoms * memory)
         for begin, of_run in enumerate(zip(*(one.split(size) for one in given), strict=True)):
             begin *= size
             end = begin + len(of_run[0])
@@ -218,24 +224,18 @@ class DPA4(EdgesBySplines, GraphDescriptor):
             rotations={},
         )
 
-    def _edges_at_once(self, vectors: torch.Tensor) -> int:
+    def _edges_at_once(self, vectors: torch.Tensor, atoms: int) -> int:
         """Of how many edges what layers keep for the gradient is in memory at once."""
-        together = all(block.so2_conv.goes_by_one_kernel(vectors) for block in self._blocks)
-        of_messages = _ARRAYS_OF_ONE_KERNEL if vectors.is_cuda else self.options.mixing_layers
-        kept = (
-            (of_messages if together else _ARRAYS)
-            * vectors.element_size()
-            * max(
-                (
-                    len(by_order(own.lmax, own.mmax)) * own.channels_of_edges(vectors)
-                    for own in (block.so2_conv for block in self._blocks)
-                ),
-                default=1,  # of no blocks
-            )
-        )
-        room = device_memory(vectors.device)
-        few = len(vectors) * len(self.blocks) * kept <= _SHARE * room
-        return len(vectors) if few else max(1, int(_SHARES_OF_RUNS[vectors.device.type][0] * room / kept))
+        memory, share = device_memory(vectors.device), _SHARES[vectors.device.type]
+        kept, of_edge = self._kept(vectors, atoms)
+        return len(vectors) if kept <= share.all * memory else max(1, int(share.run * memory / of_edge))
+
+    def _kept(self, vectors: torch.Tensor, atoms: int) -> tuple[int, int]:
+        """The bytes that all blocks keep for the gradient, and those of an edge in one block, at most."""
+        of_edge = [block.so2_conv.kept_of_edge(vectors) for block in self._blocks] or [1]
+        of_atom = _ARRAYS_OF_ATOMS * len(coefficients(self.options.first_node_degree)) * self.width
+        numbers = len(vectors) * sum(of_edge) + atoms * of_atom * len(self.blocks)
+        return vectors.element_size() * numbers, vectors.element_size() * max(of_edge)
 
     def _edges(
         self,
