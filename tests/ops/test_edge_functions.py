@@ -231,6 +231,16 @@ def test_norms_and_gates_are_those_of_operations(dtype, device):
         check_alike(row_gate, lambda x, gate: x * gate.sigmoid()[:, None], free[:2], dtype)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_gates_that_are_no_numbers_give_none(device):
+    """Whatever bits they have: those of GPUs are all set."""
+    bits = torch.tensor([0x7FC00000, 0x7FC00001, 0x7FFFFFFF, -1], dtype=torch.int32, device=device)
+    gate = bits.view(torch.float32).repeat(5)[None]
+    ones = torch.ones(1, 2, 20, device=device)
+    assert row_gate(ones, gate).isnan().all()
+    assert scalar_gate(ones, 0 * ones[:, 0], torch.cat([gate, ones[:, 0]], 1))[:, 0].isnan().all()
+
+
 def test_forward_mode_is_refused():
     """PyTorch would take the results of an op as constants."""
     random = numbers(2, torch.float64, "cpu")
