@@ -214,7 +214,7 @@ def test_weights_are_those_of_operations(heads, width, dtype, device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_norms_and_gates_are_those_of_operations(dtype, device):
     random = numbers(3, dtype, device)
-    for rows, centered in ((9, True), (1, False)):
+    for rows, channels, centered in ((9, 32, True), (1, 32, False), (3, 21, True)):
         shares = random(rows).exp().double()
 
         def norm(x, f, b, shares=shares, centered=centered):
@@ -223,11 +223,22 @@ def test_norms_and_gates_are_those_of_operations(dtype, device):
         def of_norm(x, f, b, shares=shares, centered=centered):
             return norm_by_pytorch(x, f, b, shares, 1e-5, centered)
 
-        check_alike(norm, of_norm, [random(70, rows, 32), random(rows, 32), random(32)], dtype)
-    for rows, channels in ((27, 96), (3, 5)):
-        free = [random(40, rows, channels), random(40, channels), random(40, 2 * channels)]
+        free = [random(70, rows, channels), random(rows, channels), random(channels)]
+        check_alike(norm, of_norm, free, dtype)
+    for rows, channels, size in ((27, 96, 1), (3, 5, 1), (2, 21, 400)):  # 400: sigmoids of 0 and of 1
+        free = [random(40, rows, channels), size * random(40, channels), size * random(40, 2 * channels)]
         check_alike(scalar_gate, gate_by_pytorch, free, dtype)
         check_alike(row_gate, lambda x, gate: x * gate.sigmoid()[:, None], free[:2], dtype)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gates_that_are_no_numbers_give_none(device):
+    """Whatever bits they have: those of GPUs are all set."""
+    bits = torch.tensor([0x7FC00000, 0x7FC00001, 0x7FFFFFFF, -1], dtype=torch.int32, device=device)
+    gate = bits.view(torch.float32).repeat(5)[None]
+    ones = torch.ones(1, 2, 20, device=device)
+    assert row_gate(ones, gate).isnan().all()
+    assert scalar_gate(ones, 0 * ones[:, 0], torch.cat([gate, ones[:, 0]], 1))[:, 0].isnan().all()
 
 
 def test_forward_mode_is_refused():

@@ -1,3 +1,4 @@
+#include "common/lane_sums.h"
 #include "common/vectors.h"
 #include "neighbor_rows/neighbor_rows.h"
 
@@ -33,7 +34,7 @@ struct Sum {
       four += x;
   }
   inline __attribute__((always_inline)) T value() const {
-    return sum_lanes<T>(whole) + ((four[0] + four[1]) + (four[2] + four[3])) + rest;
+    return sum_in_registers<T>(whole) + ((four[0] + four[1]) + (four[2] + four[3])) + rest;
   }
 };
 
@@ -171,6 +172,8 @@ void row_moment_gradients(const RowMomentArgs<T>& args, const T* grad, int64_t b
           using V = decltype(zero);
           const V of_g = from < 0 ? zero : load<V>(g + k);
           V x = first ? load<V>(x_row + k) : zero;
+          // Unrolled, or the sums go through memory.
+          MDOPS_UNROLL
           for (int a = 0; a < Count; ++a) {
             const V u = load<V>(t + a * args.channels + k);
             x += row[a] * u;
@@ -178,6 +181,7 @@ void row_moment_gradients(const RowMomentArgs<T>& args, const T* grad, int64_t b
           }
           store<V>(x_row + k, x);
         });
+        MDOPS_UNROLL
         for (int a = 0; a < Count; ++a) by_environment[components * j + first + a] = sum[a].value();
       });
 }
