@@ -591,10 +591,10 @@ class Convolution(nn.Module):
         rows = len(by_order(self.lmax, self.mmax)) if self.in_frames else columns
         if self.goes_by_one_kernel(x):
             arrays = 2 if x.is_cuda else layers
+        elif self._fused_width(x) is None:
+            arrays = 5 * layers + 4
         else:
-            usual = self.mixes_first and self.mmax == 1 and self.options.n_atten_head <= 1
-            plain = self.has_plain_layers and self._fused_width(x) is not None
-            arrays = layers + (3 if usual else 5) if plain else 4 * layers + 3
+            arrays = layers + 5 if self.has_plain_layers else 4 * layers + 3
         return rows * (arrays * -(-self.groups // count) * width + 2 * columns)
 
     def _goes_by_fused_layers(self, x: torch.Tensor, edges: Edges) -> bool:
