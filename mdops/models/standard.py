@@ -274,10 +274,11 @@ class DescriptorFitting(AtomicModel):
         super().__init__(options, type_map, out_bias, out_std)
         self.descriptor, self.fitting = descriptor, fitting
         self.outputs = fitting.outputs
-        if fitting.needs_axes and descriptor.axes != fitting.options.embedding_width:
+        axes = descriptor.axes
+        if fitting.needs_axes and (not axes or axes != fitting.options.embedding_width):
             raise UnsupportedModelError(
                 f"the fitting {fitting.kind} needs {fitting.options.embedding_width or 'some'} vectors that turn with "
-                f"the atoms, and the descriptor {descriptor.kind} has {descriptor.axes}: docs/reference/models.md "
+                f"the atoms, and the descriptor {descriptor.kind} has {axes}: docs/reference/models.md "
                 "says which have some"
             )
         if not fitting.needs_axes:
