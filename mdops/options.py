@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import difflib
 import json
+import math
 import os
 import types
 import typing
@@ -458,10 +459,19 @@ def _value(value: Any, hint: Any, place: str) -> Any:
             (item,) = typing.get_args(option)
             return [_value(v, item, f"{place}[{i}]") for i, v in enumerate(value)]
         if option is float and type(value) in (int, float):
-            return float(value)
+            return _finite(value, place)
         if option in (int, str, bool, dict, types.NoneType) and type(value) is option:
             return value
     raise ConfigError(f"{place}: is {_kind(value)}, expected {type_name(hint)}")
+
+
+def _finite(value: int | float, place: str) -> float:
+    try:
+        if math.isfinite(value):
+            return float(value)
+    except OverflowError:  # of a whole number
+        pass
+    raise ConfigError(f"{place}: is not a finite number")
 
 
 def _is_union(hint: Any) -> bool:

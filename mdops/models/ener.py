@@ -39,6 +39,7 @@ class EnergyFittingOptions(NetFittingOptions):
     dim_out: int = key(1, "values an atom", low=0, where="file")
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
         if len(self.atom_ener) > len(type_map):
             raise ConfigError(
                 f"{place}.atom_ener: has {len(self.atom_ener)} energies for {len(type_map)} types"

@@ -1,6 +1,7 @@
 """What descriptors of the environment matrix share: their options, and the rows of their neighbours."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -67,12 +68,13 @@ class EnvironmentOptions(Options):
 
     def resolve_sel(self, most: Most, place: str) -> Self:
         """Raises ConfigError if there is no place for a neighbour."""
+        known = self
         if isinstance(self.sel, str):
             ratio = automatic_sel_ratio(self.sel, f"{place}.sel")
-            return dataclasses.replace(self, sel=self.automatic_sel(*most(self.rcut), ratio))  # type: ignore[arg-type]
-        if not np.any(self.sel):
+            known = dataclasses.replace(self, sel=self.automatic_sel(*most(self.rcut), ratio))  # type: ignore[arg-type]
+        if not np.any(known.sel):
             raise ConfigError(f"{place}.sel: {self.sel} has no slot for a neighbour")
-        return self
+        return known
 
     def automatic_sel(self, of_types: Sequence[int], together: int, ratio: float) -> list[int] | int:
         """Places with some to spare, from the most neighbours of each type and of all types."""
@@ -88,11 +90,11 @@ def automatic_sel_ratio(sel: str, place: str) -> float:
     """f of "auto:f", 1.1 of "auto"."""
     word, _, ratio = sel.partition(":")
     try:
-        if word == "auto":
+        if word == "auto" and 0 < float(ratio or 1.1) < math.inf:
             return float(ratio or 1.1)
     except ValueError:
         pass
-    raise ConfigError(f'{place}: is {sel!r}, expected numbers, "auto" or "auto:f" with a number f')
+    raise ConfigError(f'{place}: is {sel!r}, expected numbers, "auto" or "auto:f" with a number f above 0')
 
 
 def places_of(sel: int | str, cutoff: float, most: Most, place: str) -> int:

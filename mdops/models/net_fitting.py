@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mdops.errors import InputError, UnsupportedModelError
+from mdops.errors import ConfigError, InputError, UnsupportedModelError
 from mdops.models import schema
 from mdops.models.contract import Fitting, Output, Tree, renumbered
 from mdops.models.keys import precision_key, seed_key
@@ -62,6 +62,12 @@ class NetFittingOptions(Options):
         # DeePMD-kit's files say of each layer whether that is trained, and inputs of all of them together.
         if isinstance(self.trainable, list) and len(set(self.trainable)) == 1:
             self.trainable = self.trainable[0]
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        if self.default_fparam is not None and len(self.default_fparam) != self.numb_fparam:
+            raise ConfigError(
+                f"{place}.default_fparam: has {len(self.default_fparam)} numbers, and numb_fparam is {self.numb_fparam}"
+            )
 
     @property
     def parameter_sizes(self) -> dict[str, int]:

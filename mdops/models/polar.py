@@ -32,6 +32,7 @@ class PolarFittingOptions(AxesFittingOptions):
     var_name: str = key("polar", "what is fitted", choices=("polar",), where="file")
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
         if isinstance(self.scale, list) and len(self.scale) != len(type_map):
             raise ConfigError(f"{place}.scale: has {len(self.scale)} numbers for {len(type_map)} types")
 

@@ -240,9 +240,10 @@ def _pairs(first: Any, second: Any) -> Any:
 
 def _truths(given: Any, type_map: Sequence[str], place: str) -> list[bool]:
     """`use_spin` for each type."""
-    if isinstance(given, list) and len(given) == len(type_map) and all(isinstance(v, bool) for v in given):
-        return given
-    names = [type_map[v] if type(v) is int and 0 <= v < len(type_map) else v for v in given or ()]
+    listed = given if isinstance(given, list) else []
+    if len(listed) == len(type_map) and all(isinstance(v, bool) for v in listed):
+        return listed
+    names = [type_map[v] if type(v) is int and 0 <= v < len(type_map) else v for v in listed]
     unknown = [name for name in names if name not in type_map]
     if not isinstance(given, list) or unknown:
         raise ConfigError(

@@ -1,6 +1,7 @@
 """The atomic model "standard": a descriptor, and a fitting net on top of it."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -96,6 +97,20 @@ class ModelOptions(Options):
             raise ConfigError(
                 f"{place}.preset_out_bias.{min(unknown)}: there is no such key; the only one is 'energy'"
             )
+        energies = (self.preset_out_bias or {}).get("energy")
+        if energies is not None and not (
+            isinstance(energies, list) and len(energies) == len(type_map) and all(map(_is_energy, energies))
+        ):
+            raise ConfigError(
+                f"{place}.preset_out_bias.energy: is {energies!r}, expected a list of a number (eV) or null for each "
+                f"of {len(type_map)} types"
+            )
+
+
+def _is_energy(value: Any) -> bool:
+    """Whether it is one of a type, which DeePMD-kit also has as a list of one; or none."""
+    number = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return value is None or (type(number) in (int, float) and math.isfinite(number))
 
 
 @dataclass(kw_only=True)
@@ -259,10 +274,11 @@ class DescriptorFitting(AtomicModel):
         super().__init__(options, type_map, out_bias, out_std)
         self.descriptor, self.fitting = descriptor, fitting
         self.outputs = fitting.outputs
-        if fitting.needs_axes and descriptor.axes != fitting.options.embedding_width:
+        axes = descriptor.axes
+        if fitting.needs_axes and (not axes or axes != fitting.options.embedding_width):
             raise UnsupportedModelError(
                 f"the fitting {fitting.kind} needs {fitting.options.embedding_width or 'some'} vectors that turn with "
-                f"the atoms, and the descriptor {descriptor.kind} has {descriptor.axes}: docs/reference/models.md "
+                f"the atoms, and the descriptor {descriptor.kind} has {axes}: docs/reference/models.md "
                 "says which have some"
             )
         if not fitting.needs_axes:

@@ -17,6 +17,8 @@ def with_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError for a section that does not fit the types, UnsupportedModelError for one whose scheme is not that
     of the descriptor."""
+    if not _is_well_formed(model):
+        return dict(model)
     elements, section = model.get("type_map"), model.get("spin")
     if isinstance(section, Mapping) and model.get("type", "standard") == "standard":
         _require_scheme(model.get("descriptor", {}), section)
@@ -47,6 +49,21 @@ def with_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
         "pair_exclude_types": absent,
         "atom_exclude_types": sorted({*range(n, 2 * n), *(model.get("atom_exclude_types") or [])}),
     }
+
+
+def _is_well_formed(model: Mapping[str, Any]) -> bool:
+    """Whether what is read here has the right types; `mdops.options.parse` tells of others."""
+    descriptor, elements = model.get("descriptor", {}), model.get("type_map")
+    pairs, silent = (model.get(f"{of}_exclude_types") or [] for of in ("pair", "atom"))
+    return (
+        isinstance(descriptor, Mapping)
+        and isinstance(descriptor.get("type", ""), str)
+        and (not isinstance(elements, list) or all(isinstance(name, str) for name in elements))
+        and isinstance(pairs, list)
+        and all(isinstance(pair, list) for pair in pairs)
+        and isinstance(silent, list)
+        and all(isinstance(kind, int) for kind in silent)
+    )
 
 
 def _require_scheme(descriptor: Mapping[str, Any], section: Mapping[str, Any]) -> None:

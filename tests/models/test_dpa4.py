@@ -17,6 +17,8 @@ import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.io.torch.adapters import with_adapters
+from mdops.io.torch.descriptors import descriptor_tree
+from mdops.io.torch.state import State
 from mdops.io.upgrade import upgrade
 from mdops.md import Engine, EnsembleSettings
 from mdops.models import model_of_tree
@@ -237,6 +239,16 @@ def deepmd_input(**model):
 def potential_of(config):
     data = load_dataset(EMT, ["Cu", "Al"])
     return random_potential(config, data, PairLists(data, config.model.cutoff), seed=3, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("degrees", [{"lmax": 2, "n_blocks": 2}, {"l_schedule": [2, 1]}, {"l_schedule": []}])
+def test_a_checkpoint_whose_definition_leaves_the_orders_to_the_degrees(degrees):
+    options = {**INPUT, **degrees, "mmax": None}
+    descriptor = potential_of(deepmd_input(descriptor=options)).model.descriptor
+    tree = descriptor.to_tree()
+    found = descriptor_tree(options, State(tree["@variables"], np.asarray), ["Cu", "Al"])
+    read = DPA4.from_tree(found, ["Cu", "Al"], torch.float64).options
+    assert (read.degrees, read.orders) == (descriptor.options.degrees, descriptor.options.orders)
 
 
 @pytest.mark.parametrize("ending", ["dp", "yaml", "safetensors"])

@@ -270,6 +270,24 @@ def test_moments_are_told_as_the_descriptor_takes_them():
             parse_config(tree)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pair_exclude_types", [1]),
+        ("atom_exclude_types", 0.5),
+        ("atom_exclude_types", [0, "Ni"]),
+        ("descriptor", 0.5),
+        ("descriptor", {"type": [2]}),
+        ("type_map", ["Ni", True]),
+    ],
+)
+def test_keys_of_the_wrong_type_beside_spins_are_refused(name, value):
+    tree = training_input("se_e2_a", "nio")
+    tree["model"] |= {"spin": SPIN, name: value}
+    with pytest.raises(ConfigError, match=f"^model.{name}"):
+        parse_config(tree)
+
+
 @pytest.mark.parametrize(("kind", "sel"), [("se_e2_a", [10, 12]), ("se_e2_r", [10, 12]), ("dpa1", [30])])
 def test_virtual_atoms_have_places_where_types_have_places_of_their_own(kind, sel):
     elements = ["Ni", "O"][: len(sel)]
@@ -452,6 +470,7 @@ def test_a_file_with_vectors_whose_descriptor_and_model_differ_is_refused(kind, 
     [
         ({"use_spin": [True]}, "use_spin and virtual_scale"),
         ({"use_spin": ["Fe"], "virtual_scale": 0.3}, "names of types"),
+        ({"use_spin": True, "virtual_scale": 0.3}, "names of types"),
         ({"use_spin": [True, True], "virtual_scale": [0.3]}, "expected one"),
         ({"use_spin": [True, False], "virtual_scale": [-0.3]}, "not negative"),
         ({"use_spin": [True, False], "virtual_scale": 0.3, "allow_missing_label": True}, "every frame"),

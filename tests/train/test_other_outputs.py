@@ -12,7 +12,7 @@ from mdops.cli import main
 from mdops.data.evaluation import evaluate
 from mdops.data.labels import labels_of
 from mdops.data.statistics import output_statistics
-from mdops.errors import ConfigError, DataError, InputError
+from mdops.errors import ConfigError, DataError, InputError, UnsupportedModelError
 from mdops.models.contract import Output
 from mdops.models.registry import outputs_of
 from mdops.train import PairLists, Trainer, load_dataset, make_batch
@@ -63,6 +63,13 @@ def config_of(kind, folder, *, fitting=None, loss=None, model=None, rate=1e-3, *
             **training,
         },
     )
+
+
+def test_a_fitting_of_vectors_on_a_descriptor_without_any_is_not_trained(folder, tmp_path):
+    write_labels(folder / "a", KINDS["dipole"][2])
+    config = config_of("dipole", folder / "a", model={"descriptor": {"type": "se_e2_r", "sel": "auto"}})
+    with pytest.raises(UnsupportedModelError, match="the fitting dipole needs some vectors"):
+        Trainer(config, tmp_path / "out").run()
 
 
 @pytest.fixture

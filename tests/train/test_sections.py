@@ -286,6 +286,22 @@ def test_nvnmd_is_refused_unless_it_is_off():
         ("model.atom_exclude_types", [2], "model.atom_exclude_types: is [2], expected types, 0 .. 1"),
         ("model.fitting_net", {"atom_ener": [1.0, 2.0, 3.0]}, "has 3 energies for 2 types"),
         ("model.preset_out_bias", {"energie": [0, 0]}, "model.preset_out_bias.energie: there is no such key"),
+        (
+            "model.preset_out_bias",
+            {"energy": {"O": 1.0}},
+            "a number (eV) or null for each of 2",
+        ),
+        ("model.preset_out_bias", {"energy": [1.0, "x"]}, "model.preset_out_bias.energy: is [1.0, 'x']"),
+        ("model.preset_out_bias", {"energy": [1.0]}, "for each of 2 types"),
+        ("model.descriptor.sel", "auto:0", 'expected numbers, "auto" or "auto:f" with a number f above 0'),
+        ("model.descriptor.sel", "auto:nan", "with a number f above 0"),
+        ("model.fitting_net.default_fparam", [1.0], "has 1 numbers, and numb_fparam is 0"),
+        (
+            "model.fitting_net.atom_ener",
+            [1e400, 0.0],
+            "model.fitting_net.atom_ener[0]: is not a finite number",
+        ),
+        ("learning_rate.start_lr", 10**400, "learning_rate.start_lr: is not a finite number"),
     ],
 )
 def test_wrong_key_is_refused_by_its_path(path, value, message):

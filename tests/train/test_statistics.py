@@ -13,7 +13,7 @@ from mdops.data.statistics import (
     parameter_statistics,
     spread_frames,
 )
-from mdops.errors import DataError
+from mdops.errors import ConfigError, DataError
 from mdops.io import read_model
 from mdops.models.se_e2_a import SeE2AOptions
 from mdops.models.statistics import environment_statistics
@@ -83,6 +83,8 @@ def test_automatic_sel_rounds_up_to_fours():
         options = SeE2AOptions(rcut=5.0, sel=sel).resolve_sel(most, "model.descriptor")
         assert options.sel == [4 * -(-int(ratio * n) // 4) for n in found.most]
     assert found.together == most(5.0)[1] <= sum(found.most)
+    with pytest.raises(ConfigError, match=r"sel: auto:0\.001 has no slot for a neighbour"):
+        SeE2AOptions(rcut=5.0, sel="auto:0.001").resolve_sel(most, "model.descriptor")
 
 
 def test_more_neighbours_than_sel_are_cut_to_the_nearest():

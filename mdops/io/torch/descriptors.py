@@ -282,6 +282,8 @@ def _dpa4c(options: type[Options], params: Tree, state: State, type_map: list[st
 @reads("SeZM")
 def _dpa4(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
     found = from_definition(options, params)
+    if found["mmax"] is None:  # which a definition may say, and a node does not
+        found["mmax"] = max(found["l_schedule"] or [found["lmax"]])
     sel = found["sel"]
     variables = with_adapters({name: state.required(name) for name in state.tensors})
     version = variables.get("version_tensor")

@@ -48,6 +48,7 @@ class DPA4FittingOptions(NetFittingOptions):
     case_film_embd: bool = key(False, "the model's constant changes the layers instead of being an input")
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
         if len(self.atom_ener) > len(type_map):
             raise ConfigError(
                 f"{place}.atom_ener: has {len(self.atom_ener)} energies for {len(type_map)} types"
