@@ -197,6 +197,8 @@ def make_trainer(
     if not (args.restart and earlier):
         names = ("init_model", "finetune", "head", "use_pretrain_script")
         start = {name: getattr(args, name) for name in names}
+        if args.restart and is_first:
+            print(f"{args.output} has no checkpoint: a new training begins", file=sys.stderr, flush=True)
     with warnings.catch_warnings():
         if not is_first:  # all look at the same data
             warnings.simplefilter("ignore")

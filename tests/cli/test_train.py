@@ -82,9 +82,12 @@ def test_restart_goes_on_to_the_same_model(inputs, capsys, monkeypatch):
 
     with interrupted(7):
         assert main([*whole, "run", "--restart"]) == 130
-    assert "mdops: interrupted; the same command with --restart continues\n" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "run has no checkpoint: a new training begins\n" in said
+    assert "mdops: interrupted; the same command with --restart continues\n" in said
     assert main([*whole, "run", "--restart"]) == 0
-    assert "from step 4 of 12" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "from step 4 of 12" in said and "has no checkpoint" not in said
     assert torch.equal(weights("run/model.safetensors"), weights("whole/model.safetensors"))
     assert main([*whole, "run", "--restart"]) == 0
     assert "the training was complete" in capsys.readouterr().out
