@@ -46,6 +46,10 @@ def require_kinds(**given: tuple[Any, type]) -> None:
 
 def require_path(name: str, value: Any) -> Path:
     """The path; raises InputError, which names the argument, for what is none, a file's name as bytes too."""
-    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+    if (
+        not isinstance(value, str | os.PathLike)
+        or not isinstance(os.fspath(value), str)
+        or not os.fspath(value)
+    ):
         raise InputError(f"{name} is {value!r}, expected the path of a file")
     return Path(value)

@@ -203,6 +203,7 @@ def from_definition(kind: type[Options], params: Mapping[str, Any]) -> dict[str,
     return found
 
 
+_MOST = 2**63  # of whole numbers
 PRECISIONS = ("default", "float32", "float64", "single", "double")  # of inputs
 
 
@@ -460,6 +461,8 @@ def _value(value: Any, hint: Any, place: str) -> Any:
             return [_value(v, item, f"{place}[{i}]") for i, v in enumerate(value)]
         if option is float and type(value) in (int, float):
             return _finite(value, place)
+        if option is int and type(value) is int and abs(value) >= _MOST:
+            raise ConfigError(f"{place}: is not a whole number of 64 bits")
         if option in (int, str, bool, dict, types.NoneType) and type(value) is option:
             return value
     raise ConfigError(f"{place}: is {_kind(value)}, expected {type_name(hint)}")

@@ -299,7 +299,7 @@ def test_what_is_no_number_is_refused(single):
         Engine(alloy(), single, nve, step=-1)
 
 
-@pytest.mark.parametrize("path", [None, 3, b"model.dp", Path, [MODEL]])
+@pytest.mark.parametrize("path", [None, 3, b"model.dp", "", Path, [MODEL]])
 def test_what_is_no_path_is_refused(path):
     for name, use in {
         "the model file": load,
