@@ -28,7 +28,8 @@ def replacing(path: Path, *, beside: str | None = None, goes_on: bool = False) -
     temporary = path.with_name(path.name + ".new" if beside is None else beside)
     try:
         with naming(path, temporary):
-            with temporary.open("r+b" if goes_on and temporary.is_file() else "w+b") as file:
+            begun = goes_on and temporary.is_file()
+            with temporary.open("r+b") if begun else temporary.open("w+b") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
