@@ -143,7 +143,7 @@ def test_low_bit_products(script, monkeypatch, as_if_on_a_gpu, tmp_path, device)
 def test_layers_of_edges(script, monkeypatch, tmp_path):
     monkeypatch.setattr(script, "milliseconds", lambda run, device: float(run() is None))
     for name, sizes in {
-        "LAYERS": [(2, 4, True), (2, 4, False)],
+        "LAYERS": [(2, 4, True, 1), (2, 4, False, 2)],
         "GRIDS": [(7, 4, 3)],
         "ROTATIONS": [(2, 3)],
     }.items():

@@ -126,4 +126,8 @@ def fit_rcond(options: Any) -> float | None:
 def preset_energies(options: Any) -> list[float | None]:
     """preset_out_bias of the energy, a number or nothing for each type."""
     energies = (options.preset_out_bias or {}).get("energy") or [None] * len(options.type_map)
+    if len(energies) != len(options.type_map):
+        raise ConfigError(
+            f"model.preset_out_bias: has {len(energies)} energies for {len(options.type_map)} types"
+        )
     return [None if v is None else float(np.ravel(v)[0]) for v in energies]
