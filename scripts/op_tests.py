@@ -10,8 +10,10 @@ def copied(folder: Path, *settings: str) -> Path:
     """A folder in this one, from which pytest runs them by these lines of its settings beside the marks."""
     tests = folder / "tests"
     shutil.copytree(TESTS / "ops", tests / "ops", dirs_exist_ok=True)
-    for name in ("conftest.py", "children.py", "gpu_lock.py"):
+    for name in ("conftest.py", "children.py", "gpu_lock.py", "nn/torch_reference.py"):
         shutil.copy(TESTS / name, tests)
+    if not (sources := folder / "source").exists():  # some compare kernels with programs of their own
+        sources.symlink_to(TESTS.parent / "source")
     marks = "markers =", "  gpu: needs an NVIDIA GPU", "  fills_gpu: runs alone", "  long: begun first"
     (tests / "pytest.ini").write_text("\n".join(["[pytest]", *settings, *marks, ""]))
     return tests
