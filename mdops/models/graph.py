@@ -160,8 +160,8 @@ class GraphDescriptor(Descriptor):
             size = self._atoms_at_once(of_local, nodes)
             del graph, nodes, local
             return self._in_runs(near, exchange, size)
-        counts, run = once and not is_exported() and len(nodes) >= MANY_ATOMS, _run
-        counts = counts and not self.keeps_to_memory(graph)
+        many = once and not is_exported() and len(nodes) >= MANY_ATOMS
+        counts, run = many and not self.keeps_to_memory(graph), _run
         for layer in self.layers:
             every = nodes if exchange is None else exchange(nodes)
             given = (every, local, graph) if near.nodes is None else (every, local, graph, nodes)

@@ -160,6 +160,7 @@ def test_large_graphs_go_in_runs(monkeypatch):
         {"so2_norm": True},
         {"s2_activation": [True, True]},
         {"n_focus": 2},
+        {"n_focus": 6},
         {"n_atten_head": 4},
         {"radial_so2_mode": "none"},
         {"radial_so2_rank": 0},

@@ -47,7 +47,7 @@ class _Shares(NamedTuple):
 
 
 # A GPU has memory for what runs on it; that of a CPU has other uses.
-_SHARES = {"cuda": _Shares(0.6, 1 / 16, 1 / 3, 1 / 8), "cpu": _Shares(1 / 6, 1 / 64, 1 / 32, 1 / 24)}
+_SHARES = {"cuda": _Shares(0.6, 1 / 16, 1 / 3, 1 / 8), "cpu": _Shares(0.24, 1 / 64, 1 / 32, 1 / 24)}
 _FADING = "envelope"  # the name of its splines
 _FIRST_FILM = 0.01  # how much surroundings change an atom at first
 
