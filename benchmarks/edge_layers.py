@@ -8,7 +8,7 @@ once an atom (`order_moments`).
 
 Layers of DPA-4 with 64 channels and with 32, and the three of a message of Mini, of numbers drawn at random, on a GPU
 also with products of tf32; the other ops have the sizes of both models. Errors are of the largest number
-(docs/notes/message-passing-gpu.md).
+(docs/notes/dpa4-gpu.md).
 """
 
 import argparse
