@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from mdops.errors import ConfigError, ModelFileError
+from mdops.errors import ModelFileError
 from mdops.models import schema
 from mdops.models.contract import ENERGY, Output, Tree
 from mdops.models.neighborhood import Neighborhood
-from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions
+from mdops.models.net_fitting import ARRAYS, KEYS, EnergyOptions, NetFitting
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
 from mdops.nn.net import Net, NetCollection
@@ -23,27 +23,16 @@ _MOST_SHIFT = 100  # of exponents of two that balance low-bit layers
 
 
 @dataclass(kw_only=True)
-class EnergyFittingOptions(NetFittingOptions):
+class EnergyFittingOptions(EnergyOptions):
     KIND = "ener"
 
-    atom_ener: list[float | None] = key(
-        [], "energies of isolated atoms, for each type", unit="eV", of="types", absent=None
-    )
     types_in_vacuum: int = key(
         0,
         "how many numbers, the last that a descriptor has, are the type's in vacuum, as in TensorFlow, and not 0",
         low=0,
         where="file",
     )
-    var_name: str = key("energy", "what is fitted", choices=("energy",), where="file")
     dim_out: int = key(1, "values an atom", low=0, where="file")
-
-    def check(self, place: str, type_map: Sequence[str]) -> None:
-        super().check(place, type_map)
-        if len(self.atom_ener) > len(type_map):
-            raise ConfigError(
-                f"{place}.atom_ener: has {len(self.atom_ener)} energies for {len(type_map)} types"
-            )
 
 
 def _is_scheme(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -63,6 +63,12 @@ class NetFittingOptions(Options):
         if isinstance(self.trainable, list) and len(set(self.trainable)) == 1:
             self.trainable = self.trainable[0]
 
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any], **others: Any) -> Self:
+        """Without parameters DeePMD-kit does not read their default."""
+        unread = {} if tree["numb_fparam"] else {"default_fparam": None}
+        return super().from_tree({**tree, **unread}, **others)
+
     def check(self, place: str, type_map: Sequence[str]) -> None:
         if self.default_fparam is not None and len(self.default_fparam) != self.numb_fparam:
             raise ConfigError(
@@ -73,6 +79,23 @@ class NetFittingOptions(Options):
     def parameter_sizes(self) -> dict[str, int]:
         """How many frame and atomic parameters the nets take."""
         return {"fparam": self.numb_fparam, "aparam": 0 if self.use_aparam_as_mask else self.numb_aparam}
+
+
+@dataclass(kw_only=True)
+class EnergyOptions(NetFittingOptions):
+    """Of nets whose output is an atom's energy."""
+
+    atom_ener: list[float | None] = key(
+        [], "energies of isolated atoms, for each type", unit="eV", of="types", absent=None
+    )
+    var_name: str = key("energy", "what is fitted", choices=("energy",), where="file")
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
+        if len(self.atom_ener) > len(type_map):
+            raise ConfigError(
+                f"{place}.atom_ener: has {len(self.atom_ener)} energies for {len(type_map)} types"
+            )
 
 
 class Parameters(nn.Module):
@@ -400,7 +423,7 @@ class NetFitting(Fitting):
                         f"the size of {place}.@variables.{array_name}",
                     )
         default = tree["default_fparam"]
-        if default is not None:
+        if default is not None and tree["numb_fparam"]:
             require_same(len(default), tree["numb_fparam"], f"the length of {place}.default_fparam")
 
     @staticmethod

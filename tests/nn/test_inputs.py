@@ -170,6 +170,14 @@ def test_default_fparam_is_used_when_none_is_given():
     assert (parameters["energy"] == one_for_all["energy"]).all()
 
 
+def test_default_fparam_without_parameters_is_not_read():
+    """DeePMD-kit writes and evaluates such files."""
+    tree = read_model(model_path("base")).model
+    expected = build(tree).compute(pair())["energy"]
+    tree["fitting"]["default_fparam"] = [0.4, -0.9]
+    assert build(tree).compute(pair())["energy"] == expected
+
+
 def test_close_pairs_warn_in_spline_mode():
     with pytest.warns(UserWarning, match=r"atoms have a neighbour nearer than 1.5 A"):
         load(model_path("base"), r_min=1.5).compute(pair(1.2))

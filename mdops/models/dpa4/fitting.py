@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from mdops.errors import ConfigError, UnsupportedModelError
+from mdops.errors import UnsupportedModelError
 from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.dpa4.options import automatic_width
 from mdops.models.ener import EnergyNet
 from mdops.models.keys import precision_key
-from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions
+from mdops.models.net_fitting import ARRAYS, KEYS, EnergyOptions, NetFitting
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
 from mdops.models.variables import load_variables, variables_of
@@ -30,7 +30,7 @@ _CODE = 4  # numbers of a head for each of the descriptor's
 
 
 @dataclass(kw_only=True)
-class DPA4FittingOptions(NetFittingOptions):
+class DPA4FittingOptions(EnergyOptions):
     KIND = "sezm_ener"
     NAMES = ("dpa4_ener", "sezm_ener")
 
@@ -40,19 +40,8 @@ class DPA4FittingOptions(NetFittingOptions):
     activation_function: str = key("silu", "activation function of the gates")
     precision: str = precision_key("float32")
     resnet_dt: bool = key(False, "no effect", of="training", absent=False)
-    atom_ener: list[float | None] = key(
-        [], "energies of isolated atoms, for each type", unit="eV", of="types", absent=None
-    )
-    var_name: str = key("energy", "what is fitted", choices=("energy",), where="file")
     dim_out: int = key(1, "values an atom", low=1, where="file")
     case_film_embd: bool = key(False, "the model's constant changes the layers instead of being an input")
-
-    def check(self, place: str, type_map: Sequence[str]) -> None:
-        super().check(place, type_map)
-        if len(self.atom_ener) > len(type_map):
-            raise ConfigError(
-                f"{place}.atom_ener: has {len(self.atom_ener)} energies for {len(type_map)} types"
-            )
 
 
 class GatedLayer(nn.Module):
