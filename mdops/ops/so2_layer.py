@@ -42,12 +42,21 @@ def kernel_width(device: torch.device, degrees: int, channels: int, groups: int 
     return next((width for width in widths if has_tensor_cores(device, degrees, width)), None)
 
 
-def fused_width(x: torch.Tensor, degrees: int, channels: int, groups: int = 1) -> int | None:
-    """The channels of rows on x's device that `so2_layer` takes in less time than PyTorch's products, gates and sums
-    take rows of so many channels; None: it takes more. On a GPU those of `kernel_width`, in float32."""
+def goes_by_products(x: torch.Tensor, degrees: int, channels: int, groups: int = 1) -> bool:
+    """Whether `so2_layer` of such rows on x's device has products of matrices, and kernels for gates."""
     if not x.is_cuda:
-        return channels if degrees > 0 else None
-    return kernel_width(x.device, degrees, channels, groups) if x.dtype == torch.float32 else None
+        return False
+    return x.dtype != torch.float32 or kernel_width(x.device, degrees, channels, groups) is None
+
+
+def fused_width(x: torch.Tensor, degrees: int, channels: int, groups: int = 1) -> int | None:
+    """The channels of rows that `so2_layer` takes on x's device for rows of so many channels: those of `kernel_width`,
+    if a GPU has kernels, and else as many. None: of degree 0."""
+    if degrees == 0:
+        return None
+    if not x.is_cuda or goes_by_products(x, degrees, channels, groups):
+        return channels
+    return kernel_width(x.device, degrees, channels, groups)
 
 
 def so2_layer(

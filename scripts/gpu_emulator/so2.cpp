@@ -21,7 +21,19 @@ void run(void** pointers, const int64_t* sizes) {
   a.y = static_cast<T*>(*pointers), a.parts = static_cast<int>(sizes[5]), a.groups = sizes[6];
   const Gpu gpu({2, static_cast<int>(sizes[3]), static_cast<int>(sizes[4])});
   const std::vector<float4> memory(gpu_so2::memory_for(gpu, a) / sizeof(float4) + 1);
-  gpu_so2::run(gpu, a, const_cast<float4*>(memory.data()));
+  gpu_so2::run(gpu, a, const_cast<float4*>(memory.data()),
+               [](const MatrixView<const T>& x, const MatrixView<const T>& y, const MatrixView<T>& z,
+                  const T* added) {
+                 const auto at = [](const auto& matrix, int64_t i, int64_t k) {
+                   return matrix.data[matrix.transposed ? k * matrix.line + i : i * matrix.line + k];
+                 };
+                 for (int64_t i = 0; i < z.rows; ++i)
+                   for (int64_t j = 0; j < z.columns; ++j) {
+                     double sum = added ? added[i * z.line + j] : 0;
+                     for (int64_t k = 0; k < x.columns; ++k) sum += double{at(x, i, k)} * at(y, k, j);
+                     z.data[i * z.line + j] = static_cast<T>(sum);
+                   }
+               });
 }
 
 // Whole messages: pointers of vectors, mixtures, nodes' rows, weights of edges, both indices with their

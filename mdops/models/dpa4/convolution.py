@@ -50,7 +50,7 @@ from mdops.ops import (
 )
 from mdops.ops.edge_frames import MOST_FRAME_DEGREE
 from mdops.ops.order_moments import has_order_moments
-from mdops.ops.so2_layer import fused_width, has_fused_messages, kernel_width
+from mdops.ops.so2_layer import fused_width, goes_by_products, has_fused_messages, kernel_width
 from mdops.tracing import is_exported
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
@@ -595,6 +595,7 @@ class Convolution(nn.Module):
             arrays = 5 * layers + 4
         else:
             arrays = layers + 5 if self.has_plain_layers else 4 * layers + 3
+            arrays += 3 * goes_by_products(x, self.lmax, self.width, self.groups)  # which no layer keeps
         return rows * (arrays * -(-self.groups // count) * width + 2 * columns)
 
     def _goes_by_fused_layers(self, x: torch.Tensor, edges: Edges) -> bool:

@@ -1,5 +1,8 @@
 // Float32 products of few multiply-adds have a kernel of their own, and so have products of which the depth
 // or the columns are one. On Hopper large float32 products go by warpgroups. All others are PyTorch's.
+#include <utility>
+
+#include "common/gpu_divide.h"
 #include "linear/cuda_call.h"
 #include "linear/gpu_product.h"
 #include "linear/gpu_small.h"
@@ -19,6 +22,15 @@ __global__ void __launch_bounds__(kProductThreads)
     add_to_rows_kernel(int64_t numbers, int64_t columns, const T* bias, T* y) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kProductThreads + threadIdx.x;
   if (at < numbers) y[at] += bias[at % columns];
+}
+
+template <class T>
+__global__ void __launch_bounds__(kProductThreads)
+    add_matrix_kernel(int64_t numbers, int64_t columns, int64_t line, const T* added, T* y) {
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * kProductThreads + threadIdx.x;
+  if (k >= numbers) return;
+  const auto [row, column] = divided(k, columns);
+  y[row * line + column] += added[row * line + column];
 }
 
 bool is_hopper(const CudaOp& op) {
@@ -78,21 +90,36 @@ Tensor small_product(const CudaOp& op, ProductForm form, const Tensor& a, const 
   return c;
 }
 
-Tensor gemm_3xtf32(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
-                   Tensor* sums) {
-  Tensor c = empty_result(op, form, a, b);
-  const gpu_linear::RowArgs rows = arguments_of(form, a, b, bias, c);
+void run_3xtf32(const CudaOp& op, const gpu_linear::RowArgs& rows, float* sums) {
   const gpu_linear::Args args{gpu_linear::shape_of(op, rows.rows, rows.columns, rows.depth),
                               rows.a,
                               rows.b,
                               rows.bias,
                               rows.c,
-                              data_of(sums),
+                              sums,
                               rows.c_line,
-                              {}};
+                              {},
+                              rows.added};
   Tensor memory = empty(op, {gpu_linear::workspace(op, args)}, ScalarType::Float);
   gpu_linear::multiply(op, args, memory.mutable_data_ptr<float>());
+}
+
+Tensor gemm_3xtf32(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
+                   Tensor* sums) {
+  Tensor c = empty_result(op, form, a, b);
+  run_3xtf32(op, arguments_of(form, a, b, bias, c), data_of(sums));
   return c;
+}
+
+// A matrix as PyTorch sees it.
+template <class T>
+Tensor tensor_of(const CudaOp& op, const MatrixView<T>& matrix) {
+  using Numbers = std::remove_const_t<T>;
+  const std::array<int64_t, 2> sizes{matrix.rows, matrix.columns};
+  const std::array<int64_t, 2> strides{matrix.transposed ? 1 : matrix.line,
+                                       matrix.transposed ? matrix.line : 1};
+  return torch::stable::from_blob(const_cast<Numbers*>(matrix.data), sizes, strides,
+                                  {torch::headeronly::DeviceType::CUDA, op.gpu}, kDtype<Numbers>);
 }
 
 Tensor by_pytorch(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
@@ -143,6 +170,42 @@ Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const 
   return by_tensor_cores ? gemm_3xtf32(op, form, aligned(a), aligned(b), bias, sums)
                          : by_pytorch(op, form, aligned(a), aligned(b), bias, sums);
 }
+
+template <class T>
+void multiply_into(const CudaOp& op, const MatrixView<const T>& a, const MatrixView<const T>& b,
+                   const MatrixView<T>& c, const T* added) {
+  const int64_t products = a.rows * a.columns * b.columns;
+  if (!products) return;
+  const auto product = [&] {
+    if constexpr (std::is_same_v<T, float>) {
+      const auto lines = [](const MatrixView<const float>& matrix, bool of_columns) {
+        const bool deep = matrix.transposed != of_columns;  // the depth lies a line apart
+        return gpu_linear::Matrix{matrix.data, deep ? 1 : matrix.line, deep ? matrix.line : 1};
+      };
+      gpu_linear::RowArgs rows{a.rows,         b.columns, a.columns, 1,      lines(a, false),
+                               lines(b, true), nullptr,   c.data,    c.line, {}};
+      if (products < gpu_linear::kSmallProduct) return gpu_linear::run_small(op, rows);
+      if (is_hopper(op) && products >= kLarge) {
+        if (gpu_linear::takes_halves(op, rows)) rows.added = std::exchange(added, nullptr);
+        return run_3xtf32(op, rows, nullptr);
+      }
+    }
+    const Tensor first = tensor_of(op, a), second = tensor_of(op, b), result = tensor_of(op, c);
+    std::array<StableIValue, 3> stack{torch::stable::detail::from(first), torch::stable::detail::from(second),
+                                      torch::stable::detail::from(result)};
+    TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "out", stack.data(), TORCH_ABI_VERSION));
+    torch::stable::detail::to<Tensor>(stack[0]);  // which owns the result
+  };
+  product();
+  if (added)
+    op.launch_for(c.rows * c.columns, kProductThreads, add_matrix_kernel<T>, c.rows * c.columns, c.columns,
+                  c.line, added, c.data);
+}
+
+template void multiply_into(const CudaOp&, const MatrixView<const float>&, const MatrixView<const float>&,
+                            const MatrixView<float>&, const float*);
+template void multiply_into(const CudaOp&, const MatrixView<const double>&, const MatrixView<const double>&,
+                            const MatrixView<double>&, const double*);
 
 Tensor degree_product(const CudaOp& op, const Tensor& x_, const Tensor& weight_, bool transposed) {
   const Tensor x = aligned(x_), weight = aligned(weight_);

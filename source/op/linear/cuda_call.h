@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/cuda.h"
+#include "common/matrix_view.h"
 #include "linear/forms.h"
 
 namespace mdops {
@@ -11,5 +12,11 @@ namespace mdops {
 // where these are sooner done (linear.md, "Products of layers"); everything else is PyTorch's.
 Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
                      const Tensor* bias = nullptr, Tensor* sums = nullptr);
+
+// The same of float32 or float64 without these, for matrices anywhere in device memory: c = a b, and numbers
+// that are `added`, which lie as those of c. That is not transposed.
+template <class T>
+void multiply_into(const CudaOp& op, const MatrixView<const T>& a, const MatrixView<const T>& b,
+                   const MatrixView<T>& c, const T* added);
 
 }  // namespace mdops

@@ -3,8 +3,9 @@
 //
 // The scales are powers of two, of a column of B, and of each 64 numbers of a row of A. A block has some
 // columns of B in shared memory, their high parts and their low ones, and takes 64 rows of A after the other
-// by each of its warpgroups, which ask for 64 of the depth ahead and, once B is there, wait for nobody else.
-// Of 16 of the depth a lane has four side by side; of 16 columns, too, so that B's stand in that order.
+// by each of its warpgroups, which once B is there wait for nobody else. While the tensor cores have 64 of
+// the depth, a warpgroup splits the next 64, and asks for those behind them. Of 16 of the depth a lane has
+// four side by side; of 16 columns, too, so that B's stand in that order.
 //
 // Tensor cores round sums towards zero: so the sums of 64 of the depth begin at zero, the small products
 // first.
@@ -25,6 +26,10 @@ namespace gpu_linear {
 constexpr int kHalfRows = 64, kHalfDepth = 64, kHalfSteps = kHalfDepth / 16, kHalfAlignment = 1024;
 constexpr int kHalfRow = 2 * kHalfDepth;  // bytes of a column's part in shared memory
 
+// Sets of rows in two parts: with many columns, the next rows are split while the tensor cores have the last.
+MDOPS_HD constexpr int half_sets(int columns, bool one) {
+  return !one && columns > 64 ? 2 : 1;
+}
 // Two to four warpgroups, by the registers that they need: of a depth of `one` chunk no sums wait for others.
 MDOPS_HD constexpr int half_threads(int columns, bool one) {
   return kGroupThreads * (2 + (columns <= 64) + one);
@@ -91,29 +96,32 @@ class HalfRows {
       const int degree = args_.coefficients.count > 1 ? degree_of(at / units) : 0;
       const int stop = args_.coefficients.count > 1 ? min(end, (degree + 1) * (degree + 1) * units) : end;
       if (at > begin) __syncthreads();  // nobody needs the matrix before
-      int own = at + group_;
-      go_to(min(own, stop - 1), units);
-      load(0);
+      int own = at + group_, n = 0;     // the unit and the chunk that are multiplied
+      int next = own, chunk = 0;        // and those that are asked for
+      const auto ask = [&] {
+        if (chunk == 0) go_to(min(next, stop - 1), units);
+        load(chunk);
+        if (++chunk == chunks_) chunk = 0, next += kGroups;
+      };
+      const auto split_next = [&]<int kSet>() {
+        split_rows<kSet>();
+        ask();
+      };
+      ask();
       split_columns(args_.b.data + degree * args_.coefficients.b);
-      for (; own < stop; own += kGroups) {
-        float* const to = to_;
-        const int64_t row = row_;
-        float c[kColumns / 2];
-        for (int n = 0; n < chunks_; ++n) {
-          split_rows();
-          if (n + 1 == chunks_) go_to(min(own + kGroups, stop - 1), units);
-          load(n + 1 == chunks_ ? 0 : n + 1);
-          const int steps = min(kHalfSteps, (depth_ - n * kHalfDepth + 15) / 16);
-          if (steps == 4)
-            add<4>(c, n);
-          else if (steps == 3)
-            add<3>(c, n);
-          else if (steps == 2)
-            add<2>(c, n);
-          else
-            add<1>(c, n);
-        }
-        store(c, to, row);
+      if constexpr (kSets == 2) split_next.template operator()<0>();
+      float c[kColumns / 2];
+      const auto multiply = [&]<int kSet>() {
+        float now[kColumns / 2];
+        if constexpr (kSets == 1) split_next.template operator()<0>();
+        begin_set<kSet>(now, n);
+        if constexpr (kSets == 2) split_next.template operator()<1 - kSet>();
+        add<kSet>(c, now, n);
+        if (++n == chunks_) store(c, own, units), n = 0, own += kGroups;
+      };
+      while (own < stop) {
+        multiply.template operator()<0>();
+        if (kSets == 2 && own < stop) multiply.template operator()<kSets - 1>();
       }
       at = stop;
     }
@@ -121,16 +129,20 @@ class HalfRows {
 
  private:
   static constexpr int kThreads = half_threads(kColumns, kOne), kGroups = kThreads / kGroupThreads;
+  static constexpr int kSets = half_sets(kColumns, kOne);
 
-  // This lane's rows of a unit.
-  __device__ __forceinline__ void go_to(int unit, int units) {
-    const int coefficient = args_.coefficients.count > 1 ? unit / units : 0;
-    row_ = static_cast<int64_t>(unit - coefficient * units) * kHalfRows + warp_index() % kGroupWarps * 16 +
+  // The first of this lane's rows of a unit, and its coefficient.
+  __device__ __forceinline__ int64_t row_of(int unit, int units, int& coefficient) const {
+    coefficient = args_.coefficients.count > 1 ? unit / units : 0;
+    return static_cast<int64_t>(unit - coefficient * units) * kHalfRows + warp_index() % kGroupWarps * 16 +
            lane_ / 4;
-    to_ = args_.c + coefficient * args_.coefficients.c;
+  }
+  __device__ __forceinline__ void go_to(int unit, int units) {
+    int coefficient;
+    const int64_t row = row_of(unit, units, coefficient);
     const float* const a = args_.a.data + coefficient * args_.coefficients.a + 4 * (lane_ % 4);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) from_[h] = a + min(row_ + 8 * h, args_.rows - 1) * args_.a.line;
+    for (int h = 0; h < 2; ++h) from_[h] = a + min(row + 8 * h, args_.rows - 1) * args_.a.line;
   }
 
   // A chunk of the depth of these rows.
@@ -144,6 +156,7 @@ class HalfRows {
       }
   }
 
+  template <int kSet>
   __device__ __forceinline__ void split_rows() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -151,13 +164,13 @@ class HalfRows {
 #pragma unroll
       for (int step = 0; step < kHalfSteps; ++step) largest = fmaxf(largest, largest_of(numbers_[step][h]));
       const float scale = scale_for(quad_largest(largest));
-      by_row_[h] = inverse_power(scale);
+      by_row_[kSet][h] = inverse_power(scale);
 #pragma unroll
       for (int step = 0; step < kHalfSteps; ++step) {
         uint2 parts[2];
         split(scaled(numbers_[step][h], scale), parts);
-        high_[step][h] = parts[0].x, high_[step][h + 2] = parts[0].y;
-        low_[step][h] = parts[1].x, low_[step][h + 2] = parts[1].y;
+        high_[kSet][step][h] = parts[0].x, high_[kSet][step][h + 2] = parts[0].y;
+        low_[kSet][step][h] = parts[1].x, low_[kSet][step][h + 2] = parts[1].y;
       }
     }
   }
@@ -205,21 +218,38 @@ class HalfRows {
     __syncthreads();
   }
 
-  // c (+)= the rows times a chunk of B of so many times 16 of the depth.
-  template <int kSteps>
-  __device__ __forceinline__ void add(float (&c)[kColumns / 2], int chunk) const {
+  // now = a set of rows times a chunk of B, which `add` waits for.
+  template <int kSet>
+  __device__ __forceinline__ void begin_set(float (&now)[kColumns / 2], int chunk) const {
+    const int steps = min(kHalfSteps, (depth_ - chunk * kHalfDepth + 15) / 16);
+    if (steps == 4)
+      begin_steps<kSet, 4>(now, chunk);
+    else if (steps == 3)
+      begin_steps<kSet, 3>(now, chunk);
+    else if (steps == 2)
+      begin_steps<kSet, 2>(now, chunk);
+    else
+      begin_steps<kSet, 1>(now, chunk);
+  }
+  // Of so many times 16 of the depth.
+  template <int kSet, int kSteps>
+  __device__ __forceinline__ void begin_steps(float (&now)[kColumns / 2], int chunk) const {
     const uint64_t high = matrix_of_rows<kHalfRow>(parts_ + 2 * chunk * half_part(kColumns));
     const uint64_t low = matrix_of_rows<kHalfRow>(parts_ + (2 * chunk + 1) * half_part(kColumns));
-    float now[kColumns / 2];
     begin_products();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      multiply_rows(now, low_[step], high + 2 * step, step > 0);
-      multiply_rows(now, high_[step], low + 2 * step, 1);
+      multiply_rows(now, low_[kSet][step], high + 2 * step, step > 0);
+      multiply_rows(now, high_[kSet][step], low + 2 * step, 1);
     }
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) multiply_rows(now, high_[step], high + 2 * step, 1);
+    for (int step = 0; step < kSteps; ++step) multiply_rows(now, high_[kSet][step], high + 2 * step, 1);
     commit_products();
+  }
+
+  // c (+)= what has begun.
+  template <int kSet>
+  __device__ __forceinline__ void add(float (&c)[kColumns / 2], float (&now)[kColumns / 2], int chunk) const {
     wait_for_products<0>();
     fence_operands(now);
     const float* const by_column = unscale_ + chunk * kColumns + 2 * (lane_ % 4);
@@ -228,26 +258,41 @@ class HalfRows {
       const float2 by = *reinterpret_cast<const float2*>(by_column + 8 * e);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float more = by_row_[h] * by.x * now[4 * e + 2 * h];
-        const float next = by_row_[h] * by.y * now[4 * e + 2 * h + 1];
+        const float more = by_row_[kSet][h] * by.x * now[4 * e + 2 * h];
+        const float next = by_row_[kSet][h] * by.y * now[4 * e + 2 * h + 1];
         c[4 * e + 2 * h] = kOne || chunk == 0 ? more : c[4 * e + 2 * h] + more;
         c[4 * e + 2 * h + 1] = kOne || chunk == 0 ? next : c[4 * e + 2 * h + 1] + next;
       }
     }
   }
 
-  __device__ __forceinline__ void store(const float (&c)[kColumns / 2], float* to, int64_t row) const {
-    const int64_t column = column_ + 4 * (lane_ % 4);
+  __device__ __forceinline__ void store(const float (&c)[kColumns / 2], int unit, int units) const {
+    int coefficient;
+    const int64_t row = row_of(unit, units, coefficient), column = column_ + 4 * (lane_ % 4);
     const bool fours = args_.columns % 4 == 0 && args_.c_line % 4 == 0 && column_ + kColumns <= args_.columns;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (row + 8 * h >= args_.rows) continue;
-      float* const place = to + (row + 8 * h) * args_.c_line + column;
+      const int64_t begin = coefficient * args_.coefficients.c + (row + 8 * h) * args_.c_line + column;
+      float* const place = args_.c + begin;
+      const float* const added = args_.added ? args_.added + begin : nullptr;
       if (fours) {
+        if (added) {
+          float4 more[kColumns / 16];
+#pragma unroll
+          for (int e = 0; e < kColumns / 16; ++e)
+            more[e] = __ldcs(reinterpret_cast<const float4*>(added + 16 * e));
+#pragma unroll
+          for (int e = 0; e < kColumns / 16; ++e) {
+            const float4 four = four_of(c, h, 2 * e);
+            *reinterpret_cast<float4*>(place + 16 * e) = {four.x + more[e].x, four.y + more[e].y,
+                                                          four.z + more[e].z, four.w + more[e].w};
+          }
+          continue;
+        }
 #pragma unroll
         for (int e = 0; e < kColumns / 8; e += 2)
-          *reinterpret_cast<float4*>(place + 8 * e) = {c[4 * e + 2 * h], c[4 * e + 2 * h + 1],
-                                                       c[4 * e + 4 + 2 * h], c[4 * e + 5 + 2 * h]};
+          *reinterpret_cast<float4*>(place + 8 * e) = four_of(c, h, e);
         continue;
       }
 #pragma unroll
@@ -255,21 +300,23 @@ class HalfRows {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const int at = e / 2 * 16 + e % 2 * 2 + k;
-          if (column + at < args_.columns) place[at] = c[4 * e + 2 * h + k];
+          if (column + at < args_.columns) place[at] = c[4 * e + 2 * h + k] + (added ? added[at] : 0.0f);
         }
     }
+  }
+  static __device__ __forceinline__ float4 four_of(const float (&c)[kColumns / 2], int h, int e) {
+    return {c[4 * e + 2 * h], c[4 * e + 2 * h + 1], c[4 * e + 4 + 2 * h], c[4 * e + 5 + 2 * h]};
   }
 
   const RowArgs& args_;
   char* const parts_;  // of each chunk the high parts, then the low ones
   float* unscale_;     // of each chunk of the columns
   const int depth_, chunks_, group_, lane_;
-  int64_t column_ = 0, row_ = 0;
+  int64_t column_ = 0;
   const float* from_[2] = {};
-  float* to_ = nullptr;
   float4 numbers_[kHalfSteps][2];
-  uint32_t high_[kHalfSteps][4], low_[kHalfSteps][4];
-  float by_row_[2];  // undoes the chunk's scales
+  uint32_t high_[kSets][kHalfSteps][4], low_[kSets][kHalfSteps][4];
+  float by_row_[kSets][2];  // undoes a chunk's scales
 };
 
 #endif

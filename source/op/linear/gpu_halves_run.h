@@ -10,15 +10,15 @@ namespace gpu_linear {
 
 constexpr int kFillingUnits = 6;  // of 64 rows and a block's columns, of a multiprocessor
 
-// 96, 64 or 32 columns a block, whichever leaves fewest of the last one's idle; two blocks of half as many
-// where 64 do not fit into shared memory; 0: none fit.
+// Of 96, 64 and 32 columns a block, as fit into shared memory, those that leave fewest of the last one's
+// idle; 0: none fit.
 inline int half_columns(const Gpu& gpu, int64_t columns, int64_t depth) {
-  int found = 96;
-  for (int fewer : {64, 32})
-    if (blocks_for(columns, fewer) * fewer < blocks_for(columns, found) * found) found = fewer;
-  const auto fits = [&](int count) { return shared_for_halves(count, depth) <= gpu.limits().shared_bytes; };
-  if (fits(found)) return found;
-  return found == 64 && columns <= 64 && fits(32) ? 32 : 0;
+  int found = 0;
+  for (int count : {96, 64, 32})
+    if (shared_for_halves(count, depth) <= gpu.limits().shared_bytes &&
+        (!found || blocks_for(columns, count) * count < blocks_for(columns, found) * found))
+      found = count;
+  return found;
 }
 
 // Without a bias, where fours of A and, if its depth lies side by side, of B begin on 16 bytes. Few rows the

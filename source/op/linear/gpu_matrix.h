@@ -35,6 +35,7 @@ struct RowArgs {
   float* c;
   int64_t c_line;  // from one of C's rows to the next
   Coefficients coefficients;
+  const float* added = nullptr;  // to C, as which it lies, by gpu_halves.h alone
 };
 
 }  // namespace gpu_linear

@@ -52,7 +52,8 @@ inline bool by_rows(const Gpu& gpu, const Args& args) {
 
 inline RowArgs rows_of(const Args& args) {
   const Shape& s = args.shape;
-  return {s.rows, s.columns, s.depth, 1, args.a, args.b, args.bias, args.c, args.c_line, args.coefficients};
+  return {s.rows, s.columns,   s.depth,           1,         args.a, args.b, args.bias,
+          args.c, args.c_line, args.coefficients, args.added};
 }
 
 // Floats of memory that a product needs beside its results.

@@ -29,10 +29,11 @@ struct Shape {
 struct Args {
   Shape shape;
   Matrix a, b;
-  const float* bias;          // or null
-  float *c, *sums;            // sums of B's columns, or null; of several parts, part after part
-  int64_t c_line;             // from one of C's rows to the next; of several parts it is the columns
-  Coefficients coefficients;  // of one part, without sums, or one
+  const float* bias;             // or null
+  float *c, *sums;               // sums of B's columns, or null; of several parts, part after part
+  int64_t c_line;                // from one of C's rows to the next; of several parts it is the columns
+  Coefficients coefficients;     // of one part, without sums, or one
+  const float* added = nullptr;  // as RowArgs has it
 };
 
 // A stage as a thread reads it: of A what it multiplies, of B two numbers of each eight of a column.

@@ -1,4 +1,5 @@
 #include "common/cuda.h"
+#include "linear/cuda_call.h"
 #include "so2_layer/gpu_layers_call.h"
 #include "so2_layer/gpu_run.h"
 #include "so2_layer/ops.h"
@@ -8,7 +9,8 @@ namespace mdops {
 template <class T>
 static void run_so2(const CudaOp& op, const So2Args<T>& args) {
   Tensor memory = empty(op, {gpu_so2::memory_for(op, args)}, ScalarType::Byte);
-  gpu_so2::run(op, args, memory.mutable_data_ptr());
+  gpu_so2::run(op, args, memory.mutable_data_ptr(),
+               [&](const auto&... given) { multiply_into<T>(op, given...); });
 }
 
 template <class T>

@@ -37,9 +37,9 @@
 #include "common/rows.h"
 #include "edge_frames/edge_frames.h"
 #include "gemm/gpu_memory.h"
+#include "so2_layer/gpu_gates.h"
 #include "so2_layer/gpu_layers_pack.h"
 #include "so2_layer/gpu_multiply_rows.h"
-#include "so2_layer/gpu_plain.h"
 #include "so2_layer/gpu_ring.h"
 
 namespace mdops {

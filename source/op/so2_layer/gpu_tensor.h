@@ -20,7 +20,7 @@
 #include "common/gpu_tf32.h"
 #include "common/rows.h"
 #include "gemm/gpu_memory.h"
-#include "so2_layer/gpu_plain.h"
+#include "so2_layer/gpu_gates.h"
 
 namespace mdops {
 

@@ -29,7 +29,7 @@
 #include "common/gpu_wgmma.h"
 #include "gemm/gpu_hopper.h"
 #include "gemm/gpu_memory.h"
-#include "so2_layer/gpu_plain.h"
+#include "so2_layer/gpu_gates.h"
 #include "so2_layer/gpu_ring.h"
 #include "so2_layer/gpu_wide_pack.h"
 
