@@ -16,14 +16,21 @@ namespace gpu_order_moments {
 
 constexpr int kAhead = 2;  // edges whose rows are on their way
 
-// Sizes of degrees up to L and of rows of kChannels, in groups; edges in shared memory at once.
-template <int L_, int kChannels_, int kGroups_, int kChunk_>
+// Type of number, sizes of degrees up to L and of rows of kChannels, in groups; edges in shared memory at
+// once.
+template <class T_, int L_, int kChannels_, int kGroups_, int kChunk_>
 struct Known {
+  using T = T_;
   static constexpr int L = L_, kChannels = kChannels_, kGroups = kGroups_, kChunk = kChunk_;
   static constexpr int kRows = 3 * L + 1;
   static constexpr int kColumns = (L + 1) * (L + 1), kTurned = kColumns - 1;  // turned: of l > 0
   static constexpr int kPieces = kChannels / kWarp;                           // warps that share rows
   static constexpr int kWarps = 2 * kPieces, kThreads = kWarps * kWarp;
+  // Blocks of a multiprocessor, of so many at most, for which there are registers.
+  static constexpr int blocks(int most) {
+    const int fitting = 128 * most / (sizeof(T) / sizeof(float)) / kThreads;
+    return fitting < 1 ? 1 : fitting < most ? fitting : most;
+  }
   // Lanes of one warp and one group, side by side.
   static constexpr int kParts = kGroups > kPieces ? kGroups : kPieces, kLanes = kChannels / kParts;
   static constexpr int kNumbers = kRows * kChannels, kMatrix = kRows * kColumns;
@@ -53,29 +60,31 @@ struct Entry {
 // weight makes the node's sums NaN.
 template <class K>
 struct Chunk {
-  alignas(16) float turn[K::kChunk][K::kOfEdge];
-  float weight[K::kChunk][K::kGroups];
+  using T = typename K::T;
+  alignas(16) T turn[K::kChunk][K::kOfEdge];
+  T weight[K::kChunk][K::kGroups];
   int edge[K::kChunk];
 
   // Those at places [p, p + count). All threads of the block call it.
-  __device__ __forceinline__ void load(const OrderMomentArgs<float>& args, int64_t n, int64_t p, int count) {
+  __device__ __forceinline__ void load(const OrderMomentArgs<typename K::T>& args, int64_t n, int64_t p,
+                                       int count) {
     __syncthreads();
     for (int i = threadIdx.x; i < count; i += K::kThreads) {
       const int64_t e = gpu_graph_rows::row_at(args.of, n, p + i);
       edge[i] = static_cast<int>(e);
 #pragma unroll
       for (int g = 0; g < K::kGroups; ++g)
-        weight[i][g] = e < 0 ? not_a_number<float>() : args.weight[e * K::kGroups + g];
+        weight[i][g] = e < 0 ? not_a_number<T>() : args.weight[e * K::kGroups + g];
     }
     __syncthreads();
     // A thread's numbers are on their way together; copies without registers between took longer.
     constexpr int kAtOnce = 8;
     for (int base = threadIdx.x; base < count * K::kEntries; base += kAtOnce * K::kThreads) {
-      float numbers[kAtOnce];
+      T numbers[kAtOnce];
 #pragma unroll
       for (int u = 0; u < kAtOnce; ++u) {
         const int k = base + u * K::kThreads, e = k < count * K::kEntries ? edge[k / K::kEntries] : -1;
-        numbers[u] = e < 0 ? 0.0f : args.turn[int64_t{e} * K::kMatrix + Entry<K>(k % K::kEntries).of_matrix];
+        numbers[u] = e < 0 ? T(0) : args.turn[int64_t{e} * K::kMatrix + Entry<K>(k % K::kEntries).of_matrix];
       }
 #pragma unroll
       for (int u = 0; u < kAtOnce; ++u) {
@@ -87,17 +96,17 @@ struct Chunk {
   }
 };
 
-// So many numbers from shared memory, four at a time.
-template <int kCount>
+// So many numbers from shared memory, 16 bytes at a time.
+template <class T, int kCount>
 struct Numbers {
-  float of[(kCount + 3) / 4 * 4];
+  T of[(kCount + 3) / 4 * 4];
 
-  __device__ __forceinline__ explicit Numbers(const float* from) {
+  __device__ __forceinline__ explicit Numbers(const T* from) {
 #pragma unroll
-    for (int k = 0; k < kCount; k += 4) {
-      const Vector<float, 4> some(from + k);
+    for (int k = 0; k < kCount; k += kVectorSize<T>) {
+      const Vector<T, kVectorSize<T>> some(from + k);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) of[k + i] = some[i];
+      for (int i = 0; i < kVectorSize<T>; ++i) of[k + i] = some[i];
     }
   }
 };
@@ -105,8 +114,10 @@ struct Numbers {
 // f(i, numbers) of a chunk's edges one after the other, a lane's channel of kCount rows of each. Those of the
 // next edges are on their way: all are read without a condition, so that none waits where it is asked for.
 template <int kCount, class K, class F>
-__device__ __forceinline__ void each_edge(const Chunk<K>& chunk, const float* y, int count, const F& f) {
-  float next[kAhead][kCount];
+__device__ __forceinline__ void each_edge(const Chunk<K>& chunk, const typename K::T* y, int count,
+                                          const F& f) {
+  using T = typename K::T;
+  T next[kAhead][kCount];
   const auto ask = [&](int u, int i) {
     const int64_t e = max(chunk.edge[min(i, count - 1)], 0);
 #pragma unroll
@@ -118,7 +129,7 @@ __device__ __forceinline__ void each_edge(const Chunk<K>& chunk, const float* y,
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       if (base + u >= count) break;
-      float rows[kCount];
+      T rows[kCount];
 #pragma unroll
       for (int r = 0; r < kCount; ++r) rows[r] = next[u][r];
       ask(u, base + u + kAhead);
@@ -144,12 +155,14 @@ struct OfLane {
 };
 
 template <class K>
-__global__ void __launch_bounds__(K::kThreads, 4) moments_kernel(const OrderMomentArgs<float> args) {
+__global__ void __launch_bounds__(K::kThreads, K::blocks(4))
+    moments_kernel(const OrderMomentArgs<typename K::T> args) {
+  using T = typename K::T;
   constexpr int L = K::L;
   __shared__ Chunk<K> chunk;
   const int64_t n = blockIdx.x;
   const gpu_graph_rows::RowsOfNode rows(args.of, n);
-  const float begin = rows.is_wrong ? not_a_number<float>() : 0.0f;
+  const T begin = rows.is_wrong ? not_a_number<T>() : T(0);
   const OfLane<K> own;
   const auto each_chunk = [&](const auto& work) {
     for (int64_t p = rows.begin; p < rows.end; p += K::kChunk) {
@@ -158,19 +171,19 @@ __global__ void __launch_bounds__(K::kThreads, 4) moments_kernel(const OrderMome
       work(count);
     }
   };
-  const auto write = [&](int d, int row, float sum) { args.moments[own.place(n, d, row)] = sum; };
+  const auto write = [&](int d, int row, T sum) { args.moments[own.place(n, d, row)] = sum; };
   if (own.is_middle) {
-    float sums[L + 1][K::kColumns];
+    T sums[L + 1][K::kColumns];
 #pragma unroll
     for (int l = 0; l <= L; ++l)
 #pragma unroll
       for (int d = 0; d < K::kColumns; ++d) sums[l][d] = begin;
     each_chunk([&](int count) {
-      each_edge<L + 1>(chunk, args.y + own.first, count, [&](int i, const float* y) {
-        const Numbers<K::kColumns> turn(chunk.turn[i]);
+      each_edge<L + 1>(chunk, args.y + own.first, count, [&](int i, const T* y) {
+        const Numbers<T, K::kColumns> turn(chunk.turn[i]);
 #pragma unroll
         for (int l = 0; l <= L; ++l) {
-          const float weighted = chunk.weight[i][own.group] * y[l];
+          const T weighted = chunk.weight[i][own.group] * y[l];
 #pragma unroll
           for (int d = 0; d < K::kColumns; ++d) sums[l][d] += turn.of[d] * weighted;
         }
@@ -182,19 +195,19 @@ __global__ void __launch_bounds__(K::kThreads, 4) moments_kernel(const OrderMome
       for (int d = 0; d < K::kColumns; ++d) write(d, l, sums[l][d]);
     return;
   }
-  float u[L][K::kTurned], v[L][K::kTurned];
+  T u[L][K::kTurned], v[L][K::kTurned];
 #pragma unroll
   for (int l = 0; l < L; ++l)
 #pragma unroll
     for (int d = 0; d < K::kTurned; ++d) u[l][d] = v[l][d] = begin;
   each_chunk([&](int count) {
-    each_edge<2 * L>(chunk, args.y + own.first, count, [&](int i, const float* y) {
-      const Numbers<K::kTurned> of_negative(chunk.turn[i] + K::kMiddle),
+    each_edge<2 * L>(chunk, args.y + own.first, count, [&](int i, const T* y) {
+      const Numbers<T, K::kTurned> of_negative(chunk.turn[i] + K::kMiddle),
           of_positive(chunk.turn[i] + K::kMiddle + K::kSign);
 #pragma unroll
       for (int l = 0; l < L; ++l) {
-        const float weight = chunk.weight[i][own.group];
-        const float negative = weight * y[l], positive = weight * y[L + l];
+        const T weight = chunk.weight[i][own.group];
+        const T negative = weight * y[l], positive = weight * y[L + l];
 #pragma unroll
         for (int d = 0; d < K::kTurned; ++d) {
           u[l][d] += of_negative.of[d] * negative;
@@ -221,14 +234,14 @@ MDOPS_HD constexpr int power_of_two(int count) {
 }
 
 // The sums over kLanes lanes side by side of kCount numbers each, written side by side.
-template <int kCount, int kLanes>
-__device__ __forceinline__ void write_sums(float* numbers, float* to) {
+template <int kCount, int kLanes, class T>
+__device__ __forceinline__ void write_sums(T* numbers, T* to) {
   constexpr int kAtOnce = power_of_two(kCount) < kLanes ? power_of_two(kCount) : kLanes;
   constexpr int kOfNumber = kLanes / kAtOnce;
 #pragma unroll
   for (int base = 0; base < kCount; base += kAtOnce) {
     const int lane = lane_index() % kLanes, k = base + lane / kOfNumber;
-    const float sum = sum_over_lanes<kLanes, kAtOnce>(numbers + base, lane);
+    const T sum = sum_over_lanes<kLanes, kAtOnce>(numbers + base, lane);
     if (lane % kOfNumber == 0 && k < kCount) to[k] = sum;
   }
 }
@@ -236,26 +249,27 @@ __device__ __forceinline__ void write_sums(float* numbers, float* to) {
 // What the gradients by edges' matrices are summed up from, a part of the channels each.
 template <class K>
 struct Parts {
-  float of_middle[K::kParts][K::kChunk][K::kMiddle], of_signs[K::kParts][K::kChunk][2 * K::kSign];
-  float sums[K::kChunk][K::kOfEdge];
+  using T = typename K::T;
+  T of_middle[K::kParts][K::kChunk][K::kMiddle], of_signs[K::kParts][K::kChunk][2 * K::kSign];
+  T sums[K::kChunk][K::kOfEdge];
 
   // Of a chunk's edges, by all threads, a warp an edge.
-  __device__ __forceinline__ void finish(const OrderMomentArgs<float>& args, const Chunk<K>& chunk,
+  __device__ __forceinline__ void finish(const OrderMomentArgs<typename K::T>& args, const Chunk<K>& chunk,
                                          int count) {
     __syncthreads();
     const int lane = lane_index();
     for (int i = warp_index(); i < count; i += K::kWarps) {
-      float by_weight[K::kGroups] = {};
+      T by_weight[K::kGroups] = {};
 #pragma unroll
       for (int k = 0; k < K::kOfEdge; k += kWarp) {
         const int at = k + lane;
         if (at >= K::kOfEdge) break;
         const int d = at < K::kMiddle ? at : (at - K::kMiddle) % K::kSign + 1;
-        const float turn = d < K::kColumns ? chunk.turn[i][at] : 0.0f;
-        float sum = 0;
+        const T turn = d < K::kColumns ? chunk.turn[i][at] : T(0);
+        T sum = 0;
 #pragma unroll
         for (int part = 0; part < K::kParts; ++part) {
-          const float own = at < K::kMiddle ? of_middle[part][i][at] : of_signs[part][i][at - K::kMiddle];
+          const T own = at < K::kMiddle ? of_middle[part][i][at] : of_signs[part][i][at - K::kMiddle];
           sum += chunk.weight[i][K::group(part)] * own;
           if (d < K::kColumns) by_weight[K::group(part)] += own * turn;
         }
@@ -273,14 +287,16 @@ struct Parts {
         const int row = k / K::kColumns, d = k % K::kColumns;
         const int part = row <= K::L ? 0 : row <= 2 * K::L ? 1 : 2, l = row - part * K::L;
         const int at = part == 0 ? d : K::kMiddle + (part - 1) * K::kSign + d - 1;
-        args.by_turn[int64_t{e} * K::kMatrix + k] = l == K::degree(d) ? sums[i][at] : 0.0f;
+        args.by_turn[int64_t{e} * K::kMatrix + k] = l == K::degree(d) ? sums[i][at] : T(0);
       }
     }
   }
 };
 
 template <class K>
-__global__ void __launch_bounds__(K::kThreads, 3) gradients_kernel(const OrderMomentArgs<float> args) {
+__global__ void __launch_bounds__(K::kThreads, K::blocks(3))
+    gradients_kernel(const OrderMomentArgs<typename K::T> args) {
+  using T = typename K::T;
   constexpr int L = K::L;
   __shared__ Chunk<K> chunk;
   __shared__ Parts<K> parts;
@@ -295,25 +311,25 @@ __global__ void __launch_bounds__(K::kThreads, 3) gradients_kernel(const OrderMo
       parts.finish(args, chunk, count);
     }
   };
-  const auto write = [&](int i, int row, float by_y) {
+  const auto write = [&](int i, int row, T by_y) {
     if (chunk.edge[i] >= 0)
       args.by_y[int64_t{chunk.edge[i]} * K::kNumbers + row * K::kChannels + own.first] =
           chunk.weight[i][own.group] * by_y;
   };
   const auto grad_of = [&](int d, int row) { return args.grad[own.place(n, d, row)]; };
   if (own.is_middle) {
-    float grad[L + 1][K::kColumns];
+    T grad[L + 1][K::kColumns];
 #pragma unroll
     for (int l = 0; l <= L; ++l)
 #pragma unroll
       for (int d = 0; d < K::kColumns; ++d) grad[l][d] = grad_of(d, l);
     each_chunk([&](int count) {
-      each_edge<L + 1>(chunk, args.y + own.first, count, [&](int i, const float* y) {
-        const Numbers<K::kColumns> turn(chunk.turn[i]);
-        float by_turn[power_of_two(K::kColumns)] = {};
+      each_edge<L + 1>(chunk, args.y + own.first, count, [&](int i, const T* y) {
+        const Numbers<T, K::kColumns> turn(chunk.turn[i]);
+        T by_turn[power_of_two(K::kColumns)] = {};
 #pragma unroll
         for (int l = 0; l <= L; ++l) {
-          float by_y = 0;
+          T by_y = 0;
 #pragma unroll
           for (int d = 0; d < K::kColumns; ++d) {
             by_y += turn.of[d] * grad[l][d];
@@ -326,19 +342,19 @@ __global__ void __launch_bounds__(K::kThreads, 3) gradients_kernel(const OrderMo
     });
     return;
   }
-  float u[L][K::kTurned], v[L][K::kTurned];
+  T u[L][K::kTurned], v[L][K::kTurned];
 #pragma unroll
   for (int l = 0; l < L; ++l)
 #pragma unroll
     for (int d = 0; d < K::kTurned; ++d) u[l][d] = grad_of(d + 1, l), v[l][d] = grad_of(d + 1, L + l);
   each_chunk([&](int count) {
-    each_edge<2 * L>(chunk, args.y + own.first, count, [&](int i, const float* y) {
-      const Numbers<K::kTurned> of_negative(chunk.turn[i] + K::kMiddle),
+    each_edge<2 * L>(chunk, args.y + own.first, count, [&](int i, const T* y) {
+      const Numbers<T, K::kTurned> of_negative(chunk.turn[i] + K::kMiddle),
           of_positive(chunk.turn[i] + K::kMiddle + K::kSign);
-      float by_turn[power_of_two(2 * K::kSign)] = {};
+      T by_turn[power_of_two(2 * K::kSign)] = {};
 #pragma unroll
       for (int l = 0; l < L; ++l) {
-        float by_negative = 0, by_positive = 0;
+        T by_negative = 0, by_positive = 0;
 #pragma unroll
         for (int d = 0; d < K::kTurned; ++d) {
           by_negative += of_negative.of[d] * u[l][d];
@@ -467,40 +483,39 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const OrderMomentArg
 }
 
 // f<L, channels, groups>() of sizes that the compiler knows, if these are.
-template <class F>
+template <class T, class F>
 bool with_known(const OrderMomentShape& shape, const F& f) {
-  if ((shape.channels != 32 && shape.channels != 64) || shape.groups < 1 || shape.groups > 2) return false;
-  const auto with_channels = [&]<int L, int channels>() {
-    shape.groups == 1 ? f.template operator()<L, channels, 1>() : f.template operator()<L, channels, 2>();
+  const auto with_degree = [&]<int channels, int groups>() {
+    if (shape.degree == 1)
+      f.template operator()<1, channels, groups>();
+    else if (shape.degree == 2)
+      f.template operator()<2, channels, groups>();
+    else if (shape.degree == 3)
+      f.template operator()<3, channels, groups>();
+    return shape.degree >= 1 && shape.degree <= 3;
   };
-  const auto with_degree = [&]<int L>() {
-    shape.channels == 32 ? with_channels.template operator()<L, 32>()
-                         : with_channels.template operator()<L, 64>();
-  };
-  if (shape.degree == 1)
-    with_degree.template operator()<1>();
-  else if (shape.degree == 2)
-    with_degree.template operator()<2>();
-  else if (shape.degree == 3)
-    with_degree.template operator()<3>();
-  else
-    return false;
-  return true;
+  if constexpr (sizeof(T) == sizeof(float)) {
+    if (shape.groups == 2 && shape.channels == 32) return with_degree.template operator()<32, 2>();
+    if (shape.groups == 2 && shape.channels == 64) return with_degree.template operator()<64, 2>();
+    if (shape.groups == 1 && shape.channels == 96) return with_degree.template operator()<96, 1>();
+    if (shape.groups == 1 && shape.channels == 128) return with_degree.template operator()<128, 1>();
+  }
+  if (shape.groups == 1 && shape.channels == 32) return with_degree.template operator()<32, 1>();
+  if (shape.groups == 1 && shape.channels == 64) return with_degree.template operator()<64, 1>();
+  return false;
 }
 
 template <class T>
 void run_order_moments(const Gpu& gpu, const OrderMomentArgs<T>& args) {
   const OrderMomentShape& shape = args.shape;
   if (args.grad) gpu.launch_for(shape.edges * kWarp, kThreads, left_out_kernel<T>, args);
-  if constexpr (sizeof(T) == sizeof(float)) {
-    const bool is_known = with_known(shape, [&]<int L, int channels, int groups>() {
-      using Forward = Known<L, channels, groups, 96>;
-      using Backward = Known<L, channels, groups, 32>;
-      args.grad ? gpu.launch(gradients_kernel<Backward>, shape.nodes, Backward::kThreads, 0, args)
-                : gpu.launch(moments_kernel<Forward>, shape.nodes, Forward::kThreads, 0, args);
-    });
-    if (is_known) return;
-  }
+  const bool is_known = with_known<T>(shape, [&]<int L, int channels, int groups>() {
+    using Forward = Known<T, L, channels, groups, 96>;
+    using Backward = Known<T, L, channels, groups, 128 / sizeof(T)>;
+    args.grad ? gpu.launch(gradients_kernel<Backward>, shape.nodes, Backward::kThreads, 0, args)
+              : gpu.launch(moments_kernel<Forward>, shape.nodes, Forward::kThreads, 0, args);
+  });
+  if (is_known) return;
   args.grad
       ? gpu.launch_for(shape.edges, kThreads, gradient_kernel<T>, args)
       : gpu.launch_for(shape.nodes * shape.columns() * shape.numbers(), kThreads, moment_kernel<T>, args);
