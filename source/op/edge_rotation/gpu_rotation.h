@@ -1,7 +1,7 @@
 // Coefficients in the frames of edges: eight or sixteen lanes have an edge, and of its channels as many at
 // once as they read by one vector each, so that a warp has four edges or two. Their matrices go through
-// shared memory, some rows at a time. Of frames with |m| <= 1 of degree 2 and 3 the compiler knows the sizes,
-// and asks for all rows before it needs the first.
+// shared memory, some rows at a time. Of frames with |m| <= 1 of degree 2 to 4 the compiler knows the sizes,
+// and asks for rows before it needs the first.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,6 @@ using gpu_graph_rows::row_at;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kBlocks = 2;     // of a multiprocessor
-constexpr int kStaged = 4096;  // bytes of matrices that a warp has in shared memory
-
-template <class T>
-constexpr int kStagedNumbers = kStaged / sizeof(T);
 
 // What the compiler knows: lanes of an edge, rows (0: any number), columns at once, and whether these are
 // all.
@@ -33,8 +28,16 @@ struct Known {
   static constexpr int kLanes = Lanes, kEdges = kWarp / Lanes;  // edges of a warp
   static constexpr int kRows = Rows, kColumns = Columns;
   static constexpr bool kWhole = Whole;
-  static constexpr int kAtOnce = Rows == 0 ? 1 : Columns > 9 ? 2 : Rows;  // rows that are asked for at once
+  static constexpr int kBlocks = Columns > 16 ? 1 : 2;  // of a multiprocessor
+  static constexpr int kStaged =
+      Columns > 16 ? 5632 : 4096;  // bytes of matrices that a warp has in shared memory
+  // Rows that are asked for at once; the same of sums.
+  static constexpr int kAtOnce = Rows == 0 ? 1 : Columns > 9 ? 2 - Rows % 2 : Rows;
+  static constexpr int kOfSums = Rows == 0 ? 4 : Columns > 9 ? 5 : Rows;
 };
+
+template <class T, class K>
+constexpr int kStagedNumbers = K::kStaged / sizeof(T);
 
 // What a warp works on, and which of its edges and channels a lane has.
 template <class T, class K>
@@ -48,7 +51,7 @@ struct Place {
         lane(threadIdx.x % kWarp),
         edge(lane / K::kLanes),
         column(lane % K::kLanes),
-        staged(shared + threadIdx.x / kWarp * kStagedNumbers<T>) {}
+        staged(shared + threadIdx.x / kWarp * kStagedNumbers<T, K>) {}
 };
 
 // f(first row, rows, the matrix of this lane's edge from that row on, times a weight) for rows in pieces that
@@ -56,10 +59,10 @@ struct Place {
 template <class T, class K, class F>
 __device__ __forceinline__ void with_rows(const Place<T, K>& place, const RotationShape& shape,
                                           const T* matrix, T weight, const F& f) {
-  T* own = place.staged + place.edge * (kStagedNumbers<T> / K::kEdges);
+  T* own = place.staged + place.edge * (kStagedNumbers<T, K> / K::kEdges);
   if constexpr (K::kRows > 0) {
     constexpr int kNumbers = K::kRows * K::kColumns, kOfLane = (kNumbers + K::kLanes - 1) / K::kLanes;
-    static_assert(kNumbers <= kStagedNumbers<T> / K::kEdges);
+    static_assert(kNumbers <= kStagedNumbers<T, K> / K::kEdges);
     T numbers[kOfLane] = {};
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
@@ -77,7 +80,7 @@ __device__ __forceinline__ void with_rows(const Place<T, K>& place, const Rotati
     return;
   }
   const int columns = static_cast<int>(shape.columns);
-  const int rows = kStagedNumbers<T> / K::kEdges / columns;
+  const int rows = kStagedNumbers<T, K> / K::kEdges / columns;
   for (int64_t first = 0; first < shape.rows; first += rows) {
     const int count = static_cast<int>(shape.rows - first < rows ? shape.rows - first : rows);
     __syncwarp();
@@ -127,8 +130,8 @@ struct NodeColumns {
 };
 
 template <class T, int size, class K>
-__global__ void __launch_bounds__(kThreads, kBlocks) rotate_kernel(RotateArgs<T> args) {
-  alignas(16) __shared__ T shared[kWarps * kStagedNumbers<T>];
+__global__ void __launch_bounds__(kThreads, K::kBlocks) rotate_kernel(RotateArgs<T> args) {
+  alignas(16) __shared__ T shared[kWarps * kStagedNumbers<T, K>];
   const Place<T, K> place(shared);
   const RotationShape shape = args.shape;
   const int64_t e = place.warp * K::kEdges + place.edge;
@@ -160,10 +163,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) rotate_kernel(RotateArgs<T>
 // A team of warps has a node, and the lanes of an edge every so many of its edges. The sums of a team's
 // warps meet in shared memory, in a fixed order.
 template <class T, int size, class K, int kTeam>
-__global__ void __launch_bounds__(kThreads, kBlocks) sum_kernel(RotateSumArgs<T> args) {
+__global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs<T> args) {
   constexpr int kLanes = K::kLanes, kEdges = K::kEdges, kColumns = K::kColumns;
   constexpr bool kWhole = K::kWhole;
-  alignas(16) __shared__ T shared[kWarps * kStagedNumbers<T>];
+  alignas(16) __shared__ T shared[kWarps * kStagedNumbers<T, K>];
   const Place<T, K> place(shared);
   const RotationShape shape = args.shape;
   const struct {
@@ -193,7 +196,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) sum_kernel(RotateSumArgs<T>
         with_rows<T, K>(place, shape, matrix, weight, [&](int64_t first, int rows, const T* turn) {
           if (!there || !has) return;
           // An edge that is none of the node's makes its sums NaN.
-#pragma unroll K::kRows == 0 ? 1 : K::kColumns> 9 ? 5 : K::kRows
+#pragma unroll K::kOfSums
           for (int r = 0; r < rows; ++r) {
             const auto y = e < 0
                                ? all_of<T, size>(not_a_number<T>())
@@ -225,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) sum_kernel(RotateSumArgs<T>
         for (int d = 0; d < kColumns; ++d)
           if (place.edge == 0) store(d, sums[d]);
       } else {
-        static_assert(kColumns * kLanes * size <= kStagedNumbers<T>);
+        static_assert(kColumns * kLanes * size <= kStagedNumbers<T, K>);
         __syncwarp();
 #pragma unroll
         for (int d = 0; d < kColumns; ++d)
@@ -234,8 +237,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) sum_kernel(RotateSumArgs<T>
         // The lanes of each of the team's edges have some of the columns.
         for (int d = member * kEdges + place.edge; d < kColumns; d += kTeam * kEdges) {
           auto sum = all_of<T, size>(T(0));
-          const T* from = place.staged - member * kStagedNumbers<T> + (d * kLanes + place.column) * size;
-          for (int warp = 0; warp < kTeam; ++warp, from += kStagedNumbers<T>) {
+          const T* from = place.staged - member * kStagedNumbers<T, K> + (d * kLanes + place.column) * size;
+          for (int warp = 0; warp < kTeam; ++warp, from += kStagedNumbers<T, K>) {
             const Vector<T, size> own(from);
 #pragma unroll
             for (int k = 0; k < size; ++k) sum[k] += own[k];
@@ -257,7 +260,7 @@ __device__ __forceinline__ T dot(const Vector<T, size>& x, const Vector<T, size>
 }
 
 template <class T, int size, class K>
-__global__ void __launch_bounds__(kThreads, kBlocks) outer_kernel(RotateOuterArgs<T> args) {
+__global__ void __launch_bounds__(kThreads, K::kBlocks) outer_kernel(RotateOuterArgs<T> args) {
   constexpr int kLanes = K::kLanes, kColumns = K::kColumns, kAtOnce = K::kAtOnce;
   constexpr int kGroups = kColumns / kLanes, kRest = kColumns % kLanes;
   constexpr bool kAhead = kAtOnce < K::kRows;
@@ -368,6 +371,7 @@ void with_sizes(const RotationShape& shape, const F& launch) {
       if (rows == 10 && columns == 16)
         return wide ? known.template operator()<16, 10, 16, true>()
                     : known.template operator()<8, 10, 16, true>();
+      if (rows == 13 && columns == 25) return known.template operator()<8, 13, 25, true>();
     }
     if (columns == 4)
       known.template operator()<8, 0, 4, true>();
@@ -375,8 +379,10 @@ void with_sizes(const RotationShape& shape, const F& launch) {
       known.template operator()<8, 0, 9, true>();
     else if (columns == 16)
       known.template operator()<8, 0, 16, true>();
+    else if (columns == 25)
+      known.template operator()<8, 0, 25, true>();
     else
-      known.template operator()<8, 0, 8, false>();
+      known.template operator()<8, 0, 18, false>();
   });
 }
 
@@ -399,7 +405,7 @@ void run_rotation(const Gpu& gpu, const RotateSumArgs<T>& args) {
     // edges and a sum of teams.
     const auto time = [&](int team) {
       const int64_t nodes = args.shape.nodes, blocks = blocks_for(nodes, kWarps / team);
-      const int64_t rounds = blocks_for(blocks, kBlocks * gpu.limits().multiprocessors);
+      const int64_t rounds = blocks_for(blocks, K::kBlocks * gpu.limits().multiprocessors);
       return rounds * (blocks_for(args.shape.edges, nodes * team * K::kEdges) + (team > 1));
     };
     if (args.shape.nodes == 0 || (time(1) <= time(4) && time(1) <= time(8)))
