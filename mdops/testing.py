@@ -1216,7 +1216,14 @@ def _grid_samples(random: Callable[..., Any]) -> list[Sample]:
             "v": (4, random(atoms, second, channels + 1)),
         }
         samples.append(Sample("grid_product", given, (3, 4) if channels < 10 else (), bad=bad))
-    for points, columns, channels in ((112, 27, 2), (112, 27, 21), (200, 48, 2), (200, 48, 21)):
+    for points, columns, channels in (
+        (112, 27, 2),
+        (112, 27, 21),
+        (200, 48, 2),
+        (200, 48, 21),
+        (364, 75, 2),
+        (364, 75, 21),
+    ):
         # Of the matrices a few rows matter.
         rows = [random(points, columns) for _ in range(3)]
         fields = [random(3, columns, channels) for _ in range(2)]

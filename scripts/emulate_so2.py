@@ -151,8 +151,8 @@ def main() -> None:
             for parts in (2, 1):
                 found = ", ".join(f"{one:.1e}" for one in check_messages(library, grad, args, parts))
                 print(f"so2_messages, {edges} edges, {layers} layers, {parts} parts: {found}", flush=True)
-        for points, columns in ((112, 27), (200, 48), (50, 16), (190, 49)):
-            for by_angles in (False, True) if columns in (27, 48) else (False,):
+        for points, columns in ((112, 27), (200, 48), (364, 75), (50, 16), (190, 49)):
+            for by_angles in (False, True) if columns in (27, 48, 75) else (False,):
                 shapes = *((points, columns),) * 3, *((5, columns, 40),) * 2
                 grid = *(torch.randn(shape, generator=gen) for shape in shapes), by_angles
                 off = check_grid(library, grid)

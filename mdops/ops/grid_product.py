@@ -39,8 +39,8 @@ def grid_product(
             the value at a point adds to each coefficient. They are constants: without gradients.
         u: (N, D_u, C). v: (N, D_v, C).
         by_angles: the points are the rotations of `mdops.nn.equivariant.grid.rotation_grid`, and so are the matrices:
-            of degree 2 or 3 in three frames, with 112 or 200 points and 27 or 48 coefficients, the kernels read what
-            they need of them, and go angle by angle.
+            of degree 2, 3 or 4 in three frames, with 112, 200 or 364 points and 27, 48 or 75 coefficients, the kernels
+            read what they need of them, and go angle by angle.
 
     Returns:
         (N, D, C).

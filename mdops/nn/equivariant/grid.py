@@ -244,7 +244,7 @@ class GridNet(nn.Module):
         self.register_buffer(
             "_back", grids[1].T.clone(memory_format=torch.contiguous_format), persistent=False
         )
-        self._by_angles = kmax == 1 and lmax in (2, 3) and chosen == tuple(coefficients(lmax))
+        self._by_angles = kmax == 1 and lmax in (2, 3, 4) and chosen == tuple(coefficients(lmax))
         self.frames = 1 if kmax is None else len(frame_orders(kmax))
         norms = (grids[0].square() * grids[1][0, :, None]).sum(0).view(len(chosen), -1)
         first = [next(d for d, (ell, _) in enumerate(chosen) if ell == degree) for degree in range(lmax + 1)]

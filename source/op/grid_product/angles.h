@@ -1,4 +1,4 @@
-// Products of functions of degree L, 2 or 3, in frames up to |k| = 1 on a grid of rotations, angle by angle.
+// Products of functions of degree L, 2 to 4, in frames up to |k| = 1 on a grid of rotations, angle by angle.
 // The rotations are those about z by 2 pi i / (3 L + 1), then about y by one of some angles, then about z by
 // 2 pi j / 4; j is the fastest, then i. A matrix of coefficients at points is known by its rows of i = j = 0,
 // in which few numbers are not zero:
@@ -6,10 +6,12 @@
 //   c_mk at (i, j)   cos and sin of m alpha, of c_mk and c_-mk, times cos and sin of k gamma
 //
 // so that a value takes the numbers of (tilt, j), and these those of the tilt. Of degree 2 a seventh of the
-// multiply-adds are left, of degree 3 a sixth.
+// multiply-adds are left, of degree 3 a sixth, of degree 4 a sixteenth.
 //
 // V is a number or a vector of channels, T what its parts are.
 #pragma once
+
+#include <utility>
 
 #include "grid_product/grid_product.h"
 
@@ -46,6 +48,8 @@ inline __attribute__((always_inline)) bool with_degree(const GridArgs<T>& args, 
     f.template operator()<2>();
   else if (fits<3>(args))
     f.template operator()<3>();
+  else if (fits<4>(args))
+    f.template operator()<4>();
   else
     return false;
   return true;
@@ -145,19 +149,71 @@ MDOPS_HD void add_from_waves(const T* d, const Waves<L, V>& w, V* c) {
   }
 }
 
-// What the products at angles a and -a add to sums of 1, cos a, ..., of degree 2, with cos and sin of a and 2
-// a.
-template <class T, class V>
-MDOPS_HD void add_both(T c1, T s1, T c2, T s2, const V* u, const V* v, V* sums) {
-  const V even_u = u[0] + c1 * u[1] + c2 * u[3], odd_u = s1 * u[2] + s2 * u[4];
-  const V even_v = v[0] + c1 * v[1] + c2 * v[3], odd_v = s1 * v[2] + s2 * v[4];
+// cos and sin of k of the kTurns parts of a circle, an odd number, for k up to half of them.
+template <int kTurns>
+struct Circle;
+template <>
+struct Circle<7> {
+  static constexpr double kCos[] = {1.0, 0.62348980185873353053, -0.22252093395631440429,
+                                    -0.90096886790241912624};
+  static constexpr double kSin[] = {0.0, 0.78183148246802980871, 0.97492791218182360702,
+                                    0.43388373911755812048};
+};
+template <>
+struct Circle<13> {
+  static constexpr double kCos[] = {1.0,
+                                    0.88545602565320989590,
+                                    0.56806474673115580251,
+                                    0.12053668025532305335,
+                                    -0.35460488704253562597,
+                                    -0.74851074817110109863,
+                                    -0.97094181742605202716};
+  static constexpr double kSin[] = {0.0,
+                                    0.46472317204376854566,
+                                    0.82298386589365639458,
+                                    0.99270887409805399280,
+                                    0.93501624268541482344,
+                                    0.66312265824079520238,
+                                    0.23931566428755776715};
+};
+// cos and sin of k parts of a circle, 2 k, ... and L k.
+template <int L, class T>
+struct Multiples {
+  T cos[L], sin[L];
+
+  constexpr explicit Multiples(int k) : cos{}, sin{} {
+    constexpr int kTurns = Grid<L>::kTurns;
+    for (int m = 1; m <= L; ++m) {
+      const int part = k * m % kTurns, nearest = 2 * part < kTurns ? part : kTurns - part;
+      cos[m - 1] = static_cast<T>(Circle<kTurns>::kCos[nearest]);
+      sin[m - 1] = static_cast<T>(Circle<kTurns>::kSin[nearest]) * (part == nearest ? 1 : -1);
+    }
+  }
+};
+
+// What the products at k parts of a circle and at -k add to sums of 1, cos a, sin a, cos 2 a, ..., of degree
+// L.
+template <int L, int k, class T, class V>
+MDOPS_HD void add_both(const V* u, const V* v, V* sums) {
+  constexpr Multiples<L, T> of(k);
+  V even_u = u[0], even_v = v[0], odd_u = u[0] - u[0], odd_v = odd_u;
+  MDOPS_UNROLL_ANGLES
+  for (int m = 1; m <= L; ++m) {
+    const T c = of.cos[m - 1], s = of.sin[m - 1];
+    even_u += c * u[2 * m - 1], odd_u += s * u[2 * m];
+    even_v += c * v[2 * m - 1], odd_v += s * v[2 * m];
+  }
   const V one = (even_u + odd_u) * (even_v + odd_v), other = (even_u - odd_u) * (even_v - odd_v);
   const V sum = one + other, rest = one - other;
-  sums[0] += sum, sums[1] += c1 * sum, sums[3] += c2 * sum;
-  sums[2] += s1 * rest, sums[4] += s2 * rest;
+  sums[0] += sum;
+  MDOPS_UNROLL_ANGLES
+  for (int m = 1; m <= L; ++m) {
+    sums[2 * m - 1] += of.cos[m - 1] * sum;
+    sums[2 * m] += of.sin[m - 1] * rest;
+  }
 }
 
-// The same of a, -a, pi - a and pi + a, of degree 3, with cos and sin of a, 2 a and 3 a.
+// The same of the angles a, -a, pi - a and pi + a, of degree 3, with cos and sin of a, 2 a and 3 a.
 template <class T, class V>
 MDOPS_HD void add_four(T c1, T s1, T c2, T s2, T c3, T s3, const V* u, const V* v, V* sums) {
   // Even or odd in m, of cos and of sin.
@@ -178,17 +234,20 @@ MDOPS_HD void add_four(T c1, T s1, T c2, T s2, T c3, T s3, const V* u, const V* 
   sums[4] += s2 * sin_even;
 }
 
-// All angles about the first z, of functions of them.
-template <class T, class V>
-MDOPS_HD void add_turns(const V (&a)[5], const V (&b)[5], V (&found)[5]) {
-  constexpr T c1 = 0.62348980185873353053, c2 = -0.22252093395631440429, c3 = -0.90096886790241912624;
-  constexpr T s1 = 0.78183148246802980871, s2 = 0.97492791218182360702, s3 = 0.43388373911755812048;
-  const V first = (a[0] + a[1] + a[3]) * (b[0] + b[1] + b[3]);
-  found[0] = found[1] = found[3] = first;
-  found[2] = found[4] = first - first;
-  add_both(c1, s1, c2, s2, a, b, found);
-  add_both(c2, s2, c3, -s3, a, b, found);
-  add_both(c3, s3, c1, -s1, a, b, found);
+// All angles about the first z, of functions of them, where their number is odd.
+template <class T, class V, int kSize>
+MDOPS_HD void add_turns(const V (&a)[kSize], const V (&b)[kSize], V (&found)[kSize]) {
+  constexpr int L = kSize / 2;
+  V of_a = a[0], of_b = b[0];
+  MDOPS_UNROLL_ANGLES
+  for (int m = 1; m <= L; ++m) of_a += a[2 * m - 1], of_b += b[2 * m - 1];
+  const V first = of_a * of_b;
+  found[0] = first;
+  MDOPS_UNROLL_ANGLES
+  for (int m = 1; m <= L; ++m) found[2 * m - 1] = first, found[2 * m] = first - first;
+  [&]<int... k>(std::integer_sequence<int, k...>) {
+    (add_both<L, k + 1, T>(a, b, found), ...);
+  }(std::make_integer_sequence<int, Grid<L>::kTurns / 2>{});
 }
 template <class T, class V>
 MDOPS_HD void add_turns(const V (&a)[7], const V (&b)[7], V (&found)[7]) {
