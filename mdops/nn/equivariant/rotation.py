@@ -143,7 +143,6 @@ def _row_polynomials(lmax: int, rows: tuple[tuple[int, int], ...]) -> np.ndarray
     return found.reshape(len(found), -1)
 
 
-@torch.compiler.assume_constant_result
 def _tables(
     lmax: int, rows: tuple[tuple[int, int], ...], device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,6 +152,9 @@ def _tables(
     polynomials = torch.from_numpy(_row_polynomials(lmax, rows))
     return polynomials.to(device, dtype), chosen.to(device, dtype)
 
+
+# As torch.compiler.assume_constant_result does, which imports the compiler: that takes a second, in every process.
+_tables._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 # Kept, for no step to wait for a copy: a CUDA graph reads them as long as it is replayed.
 _kept_tables = lru_cache(maxsize=None)(outside_inference_mode(_tables))
