@@ -15,7 +15,7 @@ from pathlib import Path
 
 SERVER = r"""
 import atexit, json, os, runpy, sys, traceback
-import torch
+import torch._dynamo  # PyTorch's optimizers import it, which takes a second
 
 def run(arguments):
     # sys.argv and sys.path as `python` sets them for -c, -m and a file.
