@@ -50,10 +50,10 @@ def fuzz(*options, path=""):
 
 @pytest.mark.long
 def test_broken_calls_are_answered():
-    """The same on every machine: about 90 of each op. A longer run by hand takes others: see CONTRIBUTING.md."""
-    done = fuzz("--calls", "15000")
+    """The same on every machine: about 50 of each op. A longer run by hand takes others: see CONTRIBUTING.md."""
+    done = fuzz("--calls", "8500")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "15000 calls" in done.stdout and "0 findings" in done.stdout
+    assert "8500 calls" in done.stdout and "0 findings" in done.stdout
     assert " 0 gave results" not in done.stdout
 
 
