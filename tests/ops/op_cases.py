@@ -128,8 +128,10 @@ def _way(sample: Sample) -> set:
         return step
 
     def call(frame, *_):
-        frame.f_trace_opcodes = frame.f_code.co_filename.startswith(folder)
-        return step if frame.f_trace_opcodes else None
+        if not frame.f_code.co_filename.startswith(folder):
+            return None
+        frame.f_trace_opcodes = True
+        return step
 
     for k, a in enumerate(sample.args):
         for j, x in enumerate(tensors_in(a)):
