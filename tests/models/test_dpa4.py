@@ -574,9 +574,8 @@ def test_other_layers_are_fused_in_simulations(options, monkeypatch):
 @pytest.mark.parametrize(
     "options",
     [
-        {"mmax": 2, "radial_so2_rank": 0},
-        {"mlp_bias": True, "layer_scale": True, "activation_function": "tanh"},
-        {"s2_activation": [True, True], "so2_norm": True},
+        {"mmax": 2, "radial_so2_rank": 0, "s2_activation": [True, True]},
+        {"mlp_bias": True, "layer_scale": True, "activation_function": "tanh", "so2_norm": True},
     ],
 )
 def test_programs_of_other_layers_are_for_any_number_of_edges(options):
