@@ -11,6 +11,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when PyTorch is imported
 # What PyTorch compiles here is tiny: without vector units it is as right, and their headers take the compiler seconds.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")  # few sources are compiled
+# Nothing is compiled twice: to keep what was takes a tenth of the time.
+os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "0")
+os.environ.setdefault("TORCHINDUCTOR_AUTOGRAD_CACHE", "0")
 # What its traces do is seldom done twice: keys cost more than they save. Ops that are not PyTorch's have no part in it.
 os.environ.setdefault("TORCH_FAKE_TENSOR_DISPATCH_CACHE", "0")
 
