@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import mdops.ops  # noqa: F401  which names the ops
+
 ROOT = Path(__file__).parents[2]
 FLAGS = ["-std=c++20", "-O2", "-w", "-march=x86-64-v4", "-mavx512bf16", "-I", str(ROOT / "source/op")]
 AMX = ["-DMDOPS_ISA=isa_amx", "-DMDOPS_AMX", "-DMDOPS_TILES_EMULATED"]
