@@ -23,6 +23,18 @@ DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]
 )
 def test_a_layer_is_its_product_and_its_gate(edges, degrees, channels, dtype, device):
     """Its values and first derivatives; of float32 against float64, on a GPU by tensor cores where rows fit."""
+    _check_layer(edges, degrees, channels, dtype, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("edges", "degrees", "channels"), [(12000, 2, 33), (9000, 2, 128), (6000, 4, 64)])
+def test_layers_of_other_widths_are_large_products(edges, degrees, channels, dtype):
+    """Also of rows that begin on four bytes alone."""
+    _check_layer(edges, degrees, channels, dtype, "cuda")
+
+
+def _check_layer(edges: int, degrees: int, channels: int, dtype: torch.dtype, device: str) -> None:
     random = torch.Generator().manual_seed(edges)
     linear = OrderLinear(degrees, 1, channels, channels)
     gate = Gate(by_order(degrees, 1), channels)

@@ -40,11 +40,11 @@ inline int64_t shared_for_rows(int units, int64_t depth) {
 }
 
 // If they keep half of the chip busy, or there are coefficients, and no sums are wanted, which they do not
-// make.
+// make. Twos of A's rows are read at once.
 inline bool by_rows(const Gpu& gpu, const Args& args) {
   const Shape& s = args.shape;
   const int units = units_of(s.columns);
-  return !args.sums && args.a.deep == 1 && s.depth % 2 == 0 && s.depth > 0 &&
+  return !args.sums && args.a.deep == 1 && s.depth % 2 == 0 && args.a.line % 2 == 0 && s.depth > 0 &&
          shared_for_rows(units, s.depth) <= gpu.limits().shared_bytes &&
          (args.coefficients.count > 1 || blocks_for(s.rows, kGroupRows) * blocks_for(s.columns, 8 * units) >=
                                              gpu.limits().multiprocessors / 2);
