@@ -28,9 +28,20 @@ def test_a_layer_is_its_product_and_its_gate(edges, degrees, channels, dtype, de
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("edges", "degrees", "channels"), [(12000, 2, 33), (9000, 2, 128), (6000, 4, 64)])
+@pytest.mark.parametrize(
+    ("edges", "degrees", "channels"),
+    [
+        (12000, 2, 33),
+        (3000, 3, 37),
+        (9000, 2, 128),
+        (1500, 2, 128),
+        (6000, 4, 64),
+        (400, 4, 64),
+        (900, 1, 255),
+    ],
+)
 def test_layers_of_other_widths_are_large_products(edges, degrees, channels, dtype):
-    """Also of rows that begin on four bytes alone."""
+    """Also of rows that begin on four bytes alone, and of few edges, for which blocks could share a product's depth."""
     _check_layer(edges, degrees, channels, dtype, "cuda")
 
 

@@ -91,15 +91,8 @@ Tensor small_product(const CudaOp& op, ProductForm form, const Tensor& a, const 
 }
 
 void run_3xtf32(const CudaOp& op, const gpu_linear::RowArgs& rows, float* sums) {
-  const gpu_linear::Args args{gpu_linear::shape_of(op, rows.rows, rows.columns, rows.depth),
-                              rows.a,
-                              rows.b,
-                              rows.bias,
-                              rows.c,
-                              sums,
-                              rows.c_line,
-                              {},
-                              rows.added};
+  const gpu_linear::Args args{
+      gpu_linear::shape_of(op, rows), rows.a, rows.b, rows.bias, rows.c, sums, rows.c_line, {}, rows.added};
   Tensor memory = empty(op, {gpu_linear::workspace(op, args)}, ScalarType::Float);
   gpu_linear::multiply(op, args, memory.mutable_data_ptr<float>());
 }

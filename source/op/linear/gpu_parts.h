@@ -133,7 +133,7 @@ template <int kUnits>
 __device__ __forceinline__ void store(const float (&c)[kUnits][4], const float* bias, float* to, int64_t line,
                                       int64_t rows, int64_t columns, int64_t row, int64_t column) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const bool pairs = columns % 2 == 0;  // and so is `line`
+  const bool pairs = columns % 2 == 0 && line % 2 == 0;
 #pragma unroll
   for (int n = 0; n < kUnits; ++n) {
     const int64_t at = column + 8 * n + 2 * t;

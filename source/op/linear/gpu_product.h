@@ -30,6 +30,12 @@ inline int stages_of(const Gpu& gpu, int64_t depth) {
   return gpu.int32_of("x", blocks_for(depth, kDepth));
 }
 
+// The same of C whose rows may lie apart: then it has one part.
+inline Shape shape_of(const Gpu& gpu, const RowArgs& args) {
+  if (args.c_line == args.columns) return shape_of(gpu, args.rows, args.columns, args.depth);
+  return {args.rows, args.columns, args.depth, 1, stages_of(gpu, args.depth)};
+}
+
 // 64 or 56 columns a block, whichever leaves fewer of the last one's idle.
 inline int units_of(int64_t columns) {
   return blocks_for(columns, 56) * 56 < blocks_for(columns, 64) * 64 ? 7 : 8;
