@@ -175,15 +175,18 @@ def test_a_grid_multiplies_functions():
     torch.testing.assert_close(product, wanted)
 
 
+@pytest.mark.parametrize("degree", [2, 3, 4])
 @pytest.mark.parametrize("channels", [1, 3, 20])
-def test_products_on_rotations_go_angle_by_angle(channels):
-    grid = GridNet(coefficients(2), channels, kmax=1).double()
-    left, right = random(4, 9, 1, 3, channels, seed=1), random(4, 9, 1, 3, channels, seed=2)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_products_on_rotations_go_angle_by_angle(degree, channels, device):
+    grid = GridNet(coefficients(degree), channels, kmax=1).double()
+    left, right = (random(4, (degree + 1) ** 2, 1, 3, channels, seed=seed) for seed in (1, 2))
     wanted = grid.from_points(grid.to_points(left) * grid.to_points(right))
-    torch.testing.assert_close(grid.product(left, right), wanted, rtol=0, atol=1e-13)
-    grid.float()
-    found = grid.product(left.float(), right.float()).double()
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    left, right, scale = left.to(device), right.to(device), float(wanted.abs().max())
+    found = grid.to(device).product(left, right).cpu()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-14 * scale)
+    found = grid.float().product(left.float(), right.float()).cpu().double()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6 * scale)
 
 
 def test_harmonics_and_matrices_are_those_of_e3nn():
