@@ -190,8 +190,9 @@ def make_trainer(
     """The training of this command, with the files of an earlier one removed."""
     from mdops.train import Trainer
     from mdops.train.loop.distributed import Processes
+    from mdops.train.loop.folder_lock import remove_unused
 
-    is_first = Processes.current().is_first
+    is_first, is_new = Processes.current().is_first, not args.output.exists()
     args.output.mkdir(parents=True, exist_ok=True)
     start: dict[str, Any] = {"restart": True}
     if not (args.restart and earlier):
@@ -202,7 +203,12 @@ def make_trainer(
     with warnings.catch_warnings():
         if not is_first:  # all look at the same data
             warnings.simplefilter("ignore")
-        trainer = Trainer(config, args.output, device=device, **start)
+        try:
+            trainer = Trainer(config, args.output, device=device, **start)
+        except Exception:
+            if is_first and is_new:
+                remove_unused(args.output)
+            raise
     if not args.restart and is_first:
         own = [full.table for full in trainer.full_validations]  # begun anew
         best = [path for path in _earlier_best(args.output, config) if path not in own]

@@ -140,6 +140,10 @@ def test_errors_of_an_input_are_one_line(inputs, capsys, change, says):
     assert main(["train", inputs(**change), "--output", "run"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("mdops: ") and err.count("\n") == 1 and says in err
+    assert not Path("run").exists()
+    Path("run").mkdir()
+    assert main(["train", inputs(**change), "--output", "run"]) == 2
+    assert Path("run").is_dir()  # which is not the command's own
 
 
 def test_a_training_begins_with_another_model(inputs, capsys):

@@ -1,7 +1,7 @@
 """One training in a folder at a time."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from mdops.errors import InputError
@@ -32,3 +32,11 @@ def one_training(folder: Path, processes: Processes) -> Iterator[None]:
 
         processes.from_first(take)
         yield
+
+
+def remove_unused(folder: Path) -> None:
+    """Removes a folder in which no training runs and nothing but its lock is."""
+    with suppress(BusyError, OSError):
+        with locked(folder / NAME, remove=True):
+            pass
+        folder.rmdir()
