@@ -1,4 +1,4 @@
-"""A layer of DPA-4: messages, then products within each atom, each added to what was there, or mixed in depth."""
+"""A block of DPA-4: messages, then layers of each atom alone. Both are residual, or are mixed in depth."""
 
 from functools import partial
 from typing import Any
@@ -24,11 +24,11 @@ from mdops.ops._register import is_by_pytorch
 from mdops.tracing import is_exported
 
 _FIRST_SCALE = 1e-3
-_FEW_ATOMS = 100  # of a block that is one node of autograd: where there are more, recorded ops cost little
+_FEW_ATOMS = 100  # up to which a block is one node of autograd; with more atoms, recording ops costs little
 
 
 class FeedForward(nn.Module):
-    """Two products by degree, (N, (lmax + 1)^2, 1, C), between which there is a gate or a product on a grid."""
+    """Two linear layers by degree, (N, (lmax + 1)^2, 1, C), with a gate or a product on a grid between them."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class FeedForward(nn.Module):
         return found
 
     def scalars(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, C), those of l = 0 alone, of rows (N, (lmax + 1)^2, 1, C)."""
+        """The output of l = 0 alone, (N, C), from rows (N, (lmax + 1)^2, 1, C)."""
         first, last, net = self.so3_linear_1, self.so3_linear_2, self.act
         if not isinstance(net, GridNet) or net.needs_points or first.bias is not None:
             return self(x)[:, 0, 0]
@@ -95,15 +95,15 @@ class FeedForward(nn.Module):
         return ForwardOnce(before, grid, weights.scalars, after)
 
     def _weights(self, net: GridNet, x: torch.Tensor, counted: bool = False) -> ProductWeights:
-        """Products of weights alone. In simulations they are kept while the weights stay the same."""
+        """`weights_of` the first layer. Simulations cache them while the weights stay the same."""
         if is_exported() or not is_input_gradient_alone():
             return net.weights_of(self.so3_linear_1, counted)
         return self._kept(self, counted, lambda: net.weights_of(self.so3_linear_1, counted), at=x)
 
 
 class Block(nn.Module):
-    """Nodes (N, H D C), H rows of (N, D, C): those that went before in depth, and the last of all; H is 1 where nothing
-    is mixed in depth. Where atoms come too near each other, what they may send is one more column.
+    """Maps nodes (N, H D C) to the next ones. They are H arrays (N, D, C): those of earlier depth, and the current one
+    last. H is 1 without mixing in depth. With an inner clamp, one more column is `Edges.sent`.
 
     Args:
         index: which block it is.
@@ -161,7 +161,7 @@ class Block(nn.Module):
         self.goes_once = self._goes_once()
 
     def _goes_once(self) -> bool:
-        """Whether a block of simulations may be one node of autograd."""
+        """Whether simulations may run the block as one node of autograd."""
         o = self.options
         is_mixed = o.full_attn_res != "none" or o.block_attn_res != "none"
         rest: Any = self.ffns
@@ -173,7 +173,7 @@ class Block(nn.Module):
         )
 
     def _once(self, nodes: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """The next nodes, for first derivatives alone."""
+        """The next nodes, differentiable once."""
         own = self._kept(self, "once", self.constants, at=nodes)
         rows = self.options.rows_of(nodes, self.own)[:, 0]
         given = rows, *self.so2_conv.numbers_of_edges(edges), edges.envelope
@@ -193,7 +193,7 @@ class Block(nn.Module):
     def forward(self, nodes: torch.Tensor, local: None, edges: Edges) -> tuple[torch.Tensor, None]:
         """The next nodes."""
         is_usual = edges.once and self.goes_once and edges.sent is None and not edges.runs
-        # Programs, which is_by_pytorch excludes, do not ask how many atoms there are.
+        # Exported programs must not branch on the number of atoms; is_by_pytorch excludes them.
         if is_usual and nodes.device.type == "cpu" and is_by_pytorch() and len(nodes) <= _FEW_ATOMS:
             return self._once(nodes, edges), None
         rows = self.options.rows_of(nodes, self.own)
@@ -211,7 +211,7 @@ class Block(nn.Module):
         return (new if edges.sent is None else torch.cat([new, edges.sent], 1)), None
 
     def _mixed(self, x: torch.Tensor, before: list[torch.Tensor], edges: Edges) -> list[torch.Tensor]:
-        """All units mixed: what each gives is added to nothing, and stands beside the others."""
+        """Mixes the outputs of all layers, which are kept one by one, without residuals."""
         x = self._messages(self.full_attn_res_so2(before, x, scalars), edges)
         before = [*before, x]
         for k, mix in enumerate(self.full_attn_res_ffns):
@@ -222,7 +222,7 @@ class Block(nn.Module):
     def _mixed_by_blocks(
         self, x: torch.Tensor, before: list[torch.Tensor], edges: Edges
     ) -> list[torch.Tensor]:
-        """The same, but the units of a block are added up."""
+        """The same, but adds up the outputs of a block."""
         x = total = self._messages(self.block_attn_res_so2(before, x, scalars), edges)
         for k, mix in enumerate(self.block_attn_res_ffns):
             x = self._within(mix([*before, total], x, scalars), k, edges)
@@ -235,7 +235,7 @@ class Block(nn.Module):
     block_attn_res_ffns: nn.ModuleList
 
     def _messages(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """(N, D, C), zeros in degrees that no message has."""
+        """(N, D, C), with zeros in degrees that messages lack."""
         sent = self.pre_so2_norm(x[:, : self.sent, None]).squeeze(2)
         found = self.post_so2_norm(self.so2_conv(sent, edges)[:, :, None]).squeeze(2)
         return found if self.sent == self.own else nn.functional.pad(found, (0, 0, 0, self.own - self.sent))
@@ -250,5 +250,5 @@ class Block(nn.Module):
 
 
 def scalars(x: torch.Tensor) -> torch.Tensor:
-    """(N, C) of rows (N, D, C)."""
+    """The scalars (N, C) of rows (N, D, C)."""
     return x[:, 0]

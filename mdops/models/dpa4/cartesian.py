@@ -1,4 +1,4 @@
-"""Products of coefficients up to degree 2 as 3 x 3 matrices, the other way of DPA-4 to mix degrees."""
+"""DPA-4's other way to mix degrees: coefficients up to degree 2 are multiplied as 3 x 3 matrices."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from mdops.nn.equivariant.gate import Gate
 from mdops.nn.equivariant.indices import coefficients
 from mdops.nn.equivariant.linear import DegreeLinear
 
-# The matrices of the coefficients by degree, (row, column, value), times the factor of the last column.
+# The entries (row, column, value) of each coefficient's matrix, by degree.
 _A, _B, _C = 1 / math.sqrt(2), 1 / math.sqrt(3), 1 / math.sqrt(6)
 _ENTRIES: list[list[tuple[int, int, float]]] = [
     [(0, 0, _B), (1, 1, _B), (2, 2, _B)],
@@ -26,7 +26,7 @@ _ENTRIES: list[list[tuple[int, int, float]]] = [
 
 
 def matrix_basis(lmax: int) -> torch.Tensor:
-    """(D, 3, 3) float64, orthonormal: the trace, what changes its sign with the transpose, the rest."""
+    """(D, 3, 3) float64, orthonormal: the trace, the antisymmetric and the symmetric traceless matrices."""
     basis = torch.zeros((lmax + 1) ** 2, 3, 3, dtype=torch.float64)
     for matrix, entries in zip(basis, _ENTRIES, strict=False):
         for row, column, value in entries:
@@ -35,7 +35,7 @@ def matrix_basis(lmax: int) -> torch.Tensor:
 
 
 class _MatrixLayers(nn.Module):
-    """Layers that add f(product(x_l W_l)) to rows (N, D, F, C)."""
+    """Residual layers x + f(product(x_l W_l)) of rows (N, D, F, C)."""
 
     def __init__(self, lmax: int, channels: int, groups: int, layers: int, function: str, bias: bool) -> None:
         super().__init__()
@@ -58,15 +58,15 @@ class _MatrixLayers(nn.Module):
 
 
 class EdgeMatrices(_MatrixLayers):
-    """Messages without a frame: rows of edges as matrices, times 1, [u], and u u^T - 1/3 of the unit vector u."""
+    """Messages without a frame: an edge's rows as matrices, times 1, [u] and u u^T - 1/3 of its unit vector u."""
 
     def __init__(self, lmax: int, channels: int, groups: int, layers: int, function: str, bias: bool) -> None:
         super().__init__(lmax, channels, groups, layers, function, bias)
         self.lmax = lmax
 
     def forward(self, x: torch.Tensor, vectors: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
-        """Of rows (E, D, F, C), vectors (E, 3) and numbers of each degree (E, L + 1, F, C)."""
-        # The matrices are those of harmonics of (-x, y, -z), and DeePMD-kit's vectors lead to the neighbour.
+        """Takes rows (E, D, F, C), vectors (E, 3) and radial features (E, L + 1, F, C)."""
+        # The matrices belong to harmonics of (-x, y, -z), and DeePMD-kit's vectors point to the neighbour.
         unit = torch.stack([vectors[:, 0], -vectors[:, 1], vectors[:, 2]], 1) / vectors.norm(
             dim=1, keepdim=True
         )
@@ -74,7 +74,7 @@ class EdgeMatrices(_MatrixLayers):
         none = torch.zeros_like(x0)
         skew = torch.stack([none, -z0, y0, z0, none, -x0, -y0, x0, none], 1).view(-1, 3, 3)
         square = unit[:, :, None] * unit[:, None, :] - torch.eye(3, dtype=unit.dtype, device=unit.device) / 3
-        # Multiplying with a matrix on the right, as a matrix of coefficients.
+        # Multiplication by a matrix on the right, as a matrix that acts on coefficients.
         table = torch.einsum("pij,dik->pdkj", self._basis, self._basis)
         operators = [torch.einsum("pdkj,ekj->epd", table, skew / math.sqrt(2))]
         if self.lmax == 2:
@@ -90,7 +90,7 @@ class EdgeMatrices(_MatrixLayers):
 
 
 class NodeMatrices(_MatrixLayers):
-    """Messages (N, D, F, C) as matrices, times those of the atom, or both ways if `both`."""
+    """Messages (N, D, F, C) as matrices, times the atom's own matrices on the right, and on the left if `both`."""
 
     def __init__(
         self, lmax: int, channels: int, groups: int, layers: int, function: str, bias: bool, both: bool

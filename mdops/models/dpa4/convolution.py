@@ -1,4 +1,4 @@
-"""The messages of DPA-4: rows of neighbours in the frame of the edge, products by blocks of equal |m|, and back."""
+"""The messages of DPA-4: rotate neighbours' rows into the edge's frame, apply layers by |m|, and rotate back."""
 
 import functools
 import math
@@ -53,14 +53,14 @@ from mdops.ops.order_moments import has_order_moments
 from mdops.ops.so2_layer import fused_width, goes_by_products, has_fused_messages, kernel_width
 from mdops.tracing import is_exported
 
-_FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
-_NULL = 0.5413  # of which softplus is 1
+_FIRST_SCALE = 1e-3  # the initial layer scale
+_NULL = 0.5413  # softplus of this is 1
 _LayerWeights = tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]
 
 
 class _SumOfRun(torch.autograd.Function):
-    """A sum over a run of edges, (turn, y, weight, of) to (N, D, channels): not made once more where the run is, as
-    nothing that is kept follows."""
+    """A sum over a run of edges, (turn, y, weight, of) to (N, D, channels). It is skipped when the run is recomputed:
+    nothing saved depends on it."""
 
     @staticmethod
     def forward(
@@ -86,7 +86,7 @@ class _SumOfRun(torch.autograd.Function):
 
 
 def _widened(rows: torch.Tensor, width: int, groups: range) -> torch.Tensor:
-    """Rows (.., C) of so many channels, with zeros behind those of each group."""
+    """Rows (.., C), padded to `width` channels with zeros behind each group."""
     if width == rows.shape[-1]:
         return rows
     each = rows.unflatten(-1, (len(groups), -1))
@@ -94,21 +94,21 @@ def _widened(rows: torch.Tensor, width: int, groups: range) -> torch.Tensor:
 
 
 def _narrowed(rows: torch.Tensor, channels: int, groups: range) -> torch.Tensor:
-    """What `_widened` had, of so many channels."""
+    """Undoes `_widened`: rows of `channels` channels."""
     if channels == rows.shape[-1]:
         return rows
     return rows.unflatten(-1, (len(groups), -1))[..., : channels // len(groups)].flatten(-2)
 
 
 def _weighted(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Rows (E, D, C) times weights (E, H) of H equal parts of their channels."""
+    """Rows (E, D, C) times weights (E, H), one for each of H equal parts of the channels."""
     if weights.shape[1] > 1:
         weights = weights[:, :, None].expand(-1, -1, x.shape[2] // weights.shape[1]).flatten(1)
     return x * weights[:, None]
 
 
 class Convolution(nn.Module):
-    """Sums over an atom's edges of messages of its neighbours, with weights of attention or of the envelopes.
+    """Sums the neighbours' messages over each atom's edges, weighted by attention or by envelopes.
 
     Args:
         options: of the descriptor. index: which block it is of. lmax, mmax, kmax: of this block.
@@ -168,7 +168,7 @@ class Convolution(nn.Module):
         self.pre_focus_mix = DegreeLinear(lmax, channels, hidden, bias=bias)
         self.post_focus_mix = DegreeLinear(lmax, hidden, channels, bias=bias, zero=True)
         degrees = degree_index(coefficients(lmax))
-        # What the orders beyond mmax would have added to the square.
+        # Makes up for the orders beyond mmax, which are missing in the square.
         more = torch.where(degrees > mmax, (2 * degrees.double() + 1) / (2 * mmax + 1), 1.0).sqrt()
         self.register_buffer(
             "_rescale", (more if self.in_frames else torch.ones_like(more))[:, None], persistent=False
@@ -180,16 +180,16 @@ class Convolution(nn.Module):
     _rescale: torch.Tensor
 
     def _kinds_of_layers(self) -> tuple[bool, bool]:
-        """Whether `Layer` has the layers, and whether these are products and gates with silu alone."""
+        """Whether the fused layers support these layers; whether they are linear maps and silu gates alone."""
         o = self.options
         there = self.in_frames and o.mixing_layers > 0 and o.so2_attn_res == "none"
-        whole = o.so2_norm or o.s2_activation[0]  # what makes rows of all orders depend on each other
+        whole = o.so2_norm or o.s2_activation[0]  # couples rows of all orders
         more = whole or o.layer_scale or o.mlp_bias or o.so2_function != "silu"
         return there and self.mmax > 0 and not (whole and self.mmax > 1), there and not more
 
     def _mixes_first(self) -> bool:
-        """Whether rows in their frames begin as one mixture for all channels, and layers and sums are all that happens
-        to them, in each group of channels by itself."""
+        """Whether the radial mixture is the same for all channels, and only layers and sums follow it, in each group of
+        channels separately."""
         o = self.options
         alone = not (o.node_wise_s2 or o.node_wise_so3 or o.atten_f_mix or o.atten_v_proj)
         mixes = o.radial_so2_mode == "degree" or (
@@ -199,7 +199,7 @@ class Convolution(nn.Module):
 
     @property
     def goes_once(self) -> bool:
-        """Whether `constants` are all of it."""
+        """Whether `constants` describe all of it."""
         grid, o = self.message_node_grid_product, self.options
         is_usual = (
             self.has_plain_layers
@@ -213,11 +213,11 @@ class Convolution(nn.Module):
         return is_usual and (grid is None or (grid.is_one_product and grid.frame_expand is not None))
 
     def numbers_of_edges(self, edges: Edges) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Vectors, the numbers of mixtures, and what edges add to logits."""
+        """Vectors, coefficients of mixtures, and biases of logits."""
         return edges.vectors, self._mixtures(edges), self._bias_of_logits(edges)
 
     def constants(self, before: NormOnce | None, after: NormOnce | None) -> MessagesOnce:
-        """The weights as a `BlockOnce` has them, between two norms."""
+        """The weights for a `BlockOnce`, between two norms."""
         assert self.radial_degree_mixer is not None
         queries, keys = self.attn_q_proj.weight, self.attn_k_proj.weight
         of_scalars, of_gates = (
@@ -295,7 +295,7 @@ class Convolution(nn.Module):
         self.adamw_attn_gate_w = zeros(width, groups, o.n_atten_head)
 
     def forward(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """(N, D, C) of rows of that shape."""
+        """Maps rows (N, D, C) to rows of that shape."""
         x = self.pre_focus_mix(x[:, :, None]).squeeze(2)
         if self.options.n_atten_head:
             found = self._attended(x, edges)
@@ -304,7 +304,7 @@ class Convolution(nn.Module):
         return edges.of_atoms(self._within, x, found)
 
     def _within(self, x: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-        """(N, D, C) of each atom's rows and the sum of what it received."""
+        """(N, D, C), from each atom's rows and the sum of its messages."""
         grid, groups = self.message_node_grid_product, self.groups
         is_once = is_input_gradient_alone() and not is_exported()
         if grid is not None and groups > 1 and grid.has_one_product and is_once:
@@ -323,7 +323,7 @@ class Convolution(nn.Module):
         return self._message_sums(x, edges, edges.envelope * self._sent(edges))
 
     def _sent(self, edges: Edges) -> torch.Tensor | float:
-        """(E, 1): what keeps atoms that are too near another from sending."""
+        """(E, 1), `Edges.sent` of the neighbour: 0 if it is too near another atom."""
         return 1.0 if edges.sent is None else edge_gather(edges.sent, edges.of_neighbor)
 
     def _attended(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
@@ -358,7 +358,7 @@ class Convolution(nn.Module):
         return found
 
     def _logits(self, queries: torch.Tensor, keys: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """(E, H), of (N, C) of both ends and of the radial numbers of l = 0. What `edge_softmax` has inside."""
+        """(E, H), from queries and keys (N, C) and radial features of l = 0, as in `edge_softmax`."""
         groups, heads, width = self.attention_groups, self.options.n_atten_head, self.attention_width
         size = width // heads
         products = edge_product(queries, edges.of_center, keys, edges.of_neighbor)
@@ -371,12 +371,12 @@ class Convolution(nn.Module):
         return self._radial_logits(self._radial(edges.scalars)) if radial is None else radial
 
     def _radial_logits(self, scalars: torch.Tensor) -> torch.Tensor:
-        """(E, H), of an edge's radial numbers (E, F C) of l = 0."""
+        """(E, H), from radial features (E, F C) of l = 0."""
         rows = scalars.view(-1, self.attention_groups, self.attention_width)
         return torch.einsum("efi,ifh->efh", rows, self.adamw_attn_logit_w).flatten(1)
 
     def radial_functions(self, radial: torch.Tensor) -> dict[str, torch.Tensor]:
-        """By the names of their splines, (E, functions) of radial numbers (E, l, C): all that is made of them."""
+        """All that depends on radial features (E, l, C) alone: (E, functions) by the names of the splines."""
         own = self._radial(radial[:, : self.lmax + 1])
         mixer = self.radial_degree_mixer
         found = {self.mixture: own.flatten(1) if mixer is None else mixer.numbers(own)}
@@ -389,7 +389,7 @@ class Convolution(nn.Module):
     def _attended_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
         """(N, D, C), with weights (E, H)."""
         groups, width = self.attention_groups, self.attention_width
-        # A weight of a head is a factor of its channels, whatever their frame.
+        # A head's weight multiplies its channels, in any frame.
         if self.attn_focus_mix is None and self.attn_v_proj is None:
             return self._message_sums(x, edges, weights)
         (rows,) = self._messages(x, edges)
@@ -401,11 +401,11 @@ class Convolution(nn.Module):
         return self._summed(_weighted(local, weights), edges)
 
     def _radial(self, radial: torch.Tensor) -> torch.Tensor:
-        """(..., F C), of an edge's radial numbers (..., C)."""
+        """(..., F C), from radial features (..., C)."""
         return radial if self.radial_hidden_proj is None else self.radial_hidden_proj(radial)
 
     def _mixtures(self, edges: Edges) -> torch.Tensor:
-        """(E, numbers of all mixtures), or where degrees are not mixed (E, (L + 1) F C)."""
+        """(E, coefficients of all mixtures), or without mixing (E, (L + 1) F C)."""
         numbers, mixer = edges.by_splines(self.mixture), self.radial_degree_mixer
         if numbers is not None:
             return numbers
@@ -414,24 +414,24 @@ class Convolution(nn.Module):
         return radial.flatten(1) if mixer is None else mixer.numbers(radial)
 
     def _radial_by_degrees(self, edges: Edges) -> torch.Tensor:
-        """(E, L + 1, F C), where degrees are not mixed."""
+        """(E, L + 1, F C), without mixing of degrees."""
         return self._mixtures(edges).unflatten(1, (self.lmax + 1, self.hidden))
 
     def _first_bias(self, edges: Edges) -> torch.Tensor:
-        """(E, F, outputs) that the first layer adds to scalars. It vanishes with the message: it is times the radial
-        numbers of l = 0 and the envelope."""
+        """(E, F, outputs), the bias of the first layer's scalars. It is multiplied by the radial features of l = 0 and
+        the envelope, so that it vanishes with the message."""
         found = edges.by_splines(self.first_bias)
         found = self._of_first_bias(self._radial(edges.scalars)) if found is None else found
         return (found * edges.envelope).unflatten(1, (self.groups, -1))
 
     def _of_first_bias(self, scalars: torch.Tensor) -> torch.Tensor:
-        """(E, F outputs), of radial numbers (E, F C) of l = 0."""
+        """(E, F outputs), from radial features (E, F C) of l = 0."""
         first: Any = self.so2_linears[0]
         bias = first.bias0.view(self.groups, -1, self.width)
         return (scalars.view(-1, self.groups, 1, self.width) * bias).flatten(1)
 
     def _message_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
-        """(N, D, C), the sums of messages with weights (E, H) of H equal parts of channels."""
+        """(N, D, C), sums of messages with weights (E, H), one for each of H equal parts of the channels."""
         mixer, numbers = self.radial_degree_mixer, None
         fused = self._goes_by_fused_layers(x, edges)
         if not (fused or (self.has_plain_layers and self.mixes_first)):
@@ -458,7 +458,7 @@ class Convolution(nn.Module):
         return found[0] if len(found) == 1 else torch.cat(found, 2)
 
     def _sums_by_blocks(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
-        """(N, D, C) of plain layers by blocks of equal |m|, with weights (E, F, H), or (E, 1, H) of all groups."""
+        """(N, D, C), by plain layers and blocks of equal |m|; weights (E, F, H), or (E, 1, H) for all groups."""
         assert self.radial_degree_mixer is not None
         given = edges.rotations[self.lmax, self.mmax], x, self._mixtures(edges)
         turn, x = self.radial_degree_mixer.folded(*given)
@@ -473,10 +473,10 @@ class Convolution(nn.Module):
         return found[0] if len(found) == 1 else torch.cat(found, 2)
 
     def _competition(self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """(E, F), the weights of groups of rows x (N, D, F, C), of which the scalars are turned and mixed here."""
+        """(E, F), the weights of groups. Rotates and mixes the scalars of rows x (N, D, F, C) for them."""
         assert self.adamw_focus_compete_w is not None
         size = self.lmax + 1
-        harmonics, _ = edge_frames(edges.vectors, self.lmax, -1)  # the rows of m = 0, all in one
+        harmonics, _ = edge_frames(edges.vectors, self.lmax, -1)  # all rows of m = 0
         first = (harmonics[:, :, None] * spread(numbers[:, : size**2 : size, None], self._runs)).mT
         if self.focus_compete_norm is None:
             # Logits are linear in the scalars, and there are fewer nodes than edges.
@@ -493,9 +493,8 @@ class Convolution(nn.Module):
         weights: torch.Tensor,
         groups: range,
     ) -> torch.Tensor:
-        """(N, D, G C), the sums of messages of G groups of channels, with weights (E, G, H): of rows x of nodes that
-        are scaled, by numbers of mixtures, or of the first rows x of edges. Where fused layers take rows of more
-        channels, the others are zeros."""
+        """(N, D, G C), sums of messages of G groups of channels, with weights (E, G, H). With `numbers` of
+        mixtures, x are the scaled rows of nodes, else the first rows of edges. Zeros fill up missing channels."""
         channels = x.shape[2]
         x = _widened(x, self._row_layout(x)[1], groups)
         if numbers is None:
@@ -527,14 +526,14 @@ class Convolution(nn.Module):
         return functools.reduce(torch.add, sums)
 
     def _by_orders(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Of rows of all orders (E, R, ...) those of m = 0 and |m| = 1, and those of each larger |m|."""
+        """Splits rows (E, R, ...) into those of m = 0 and |m| = 1, and those of each larger |m|."""
         if self.mmax <= 1:
             return [x]
         more = [2 * (self.lmax + 1 - m) for m in range(2, self.mmax + 1)]
         return [own.contiguous() for own in x.split([3 * self.lmax + 1, *more], 1)]
 
     def _messages(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
-        """In the frame of the edge (E, R, C) where there are frames, else (E, D, C)."""
+        """(E, R, C) in the edge's frame, or (E, D, C) without frames."""
         if self.in_frames:
             return [self._in_frame(x, edges)]
         radial = self._radial_by_degrees(edges)
@@ -548,14 +547,14 @@ class Convolution(nn.Module):
         return [self._competing(found, first)]
 
     def _competing(self, x: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
-        """Messages (E, D, C) times the weights of their groups, which their scalars (E, C) make."""
+        """Messages (E, D, C) times the weights of their groups, computed from scalars (E, C)."""
         if self.adamw_focus_compete_w is None:
             return x
         weights = self._focus_weights(scalars.unflatten(1, (self.groups, self.width)))
         return (x.unflatten(2, (self.groups, self.width)) * weights[:, None, :, None]).flatten(2)
 
     def _focus_weights(self, scalars: torch.Tensor) -> torch.Tensor:
-        """(E, F), of scalars (E, F, C)."""
+        """(E, F), from scalars (E, F, C)."""
         norm, weight = self.focus_compete_norm, self.adamw_focus_compete_w
         assert weight is not None
         factors = weight.T
@@ -565,27 +564,27 @@ class Convolution(nn.Module):
         return focus_shares(linear(scalars.flatten(1), of_each), self.focus_compete_bias)
 
     def takes_matmul(self, device: torch.device) -> bool:
-        """Whether layers of simulations in float32 have products of other accuracy on that GPU."""
+        """Whether `matmul` changes the accuracy of float32 simulations on that GPU."""
         fuses = self.has_plain_layers and self.mmax == 1
         return fuses and kernel_width(device, self.lmax, self.width) is not None
 
     def _fused_width(self, x: torch.Tensor) -> int | None:
-        """The channels of rows that fused layers take, of nodes like x; None: there are none."""
+        """How many channels fused layers take for nodes like x; None: there are no such layers."""
         width = fused_width(x, self.lmax, self.width, self.groups) if self.has_fused_layers else None
-        return None if self.options.so2_norm and width != self.width else width  # zeros would count in a norm
+        return None if self.options.so2_norm and width != self.width else width  # a norm would count the zeros
 
     def _row_layout(self, x: torch.Tensor) -> tuple[int, int]:
-        """How many groups simulations with numbers like these have in a row, and the channels of that. `so2_messages`
-        has one weight of an edge."""
+        """How many groups a row holds in simulations with nodes like x, and its channels. `so2_messages` takes one
+        weight per edge."""
         width = self._fused_width(x) or self.width
         return 1 if self.goes_by_one_kernel(x) else min(width // self.width, 2), width
 
     def _in_rows(self, count: int) -> list[range]:
-        """The groups, so many together."""
+        """The groups, `count` at a time."""
         return [range(k, min(k + count, self.groups)) for k in range(0, self.groups, count)]
 
     def kept_of_edge(self, x: torch.Tensor) -> int:
-        """How many numbers of an edge simulations with numbers like these keep for the gradient, at most."""
+        """How many numbers per edge simulations with nodes like x save for the gradient, at most."""
         count, width = self._row_layout(x)
         layers, columns = self.options.mixing_layers, (self.lmax + 1) ** 2
         rows = len(by_order(self.lmax, self.mmax)) if self.in_frames else columns
@@ -595,23 +594,22 @@ class Convolution(nn.Module):
             arrays = 5 * layers + 4
         else:
             arrays = layers + 5 if self.has_plain_layers else 4 * layers + 3
-            arrays += 3 * goes_by_products(x, self.lmax, self.width, self.groups)  # which no layer keeps
+            arrays += 3 * goes_by_products(x, self.lmax, self.width, self.groups)  # not saved by a layer
         return rows * (arrays * -(-self.groups // count) * width + 2 * columns)
 
     def _goes_by_fused_layers(self, x: torch.Tensor, edges: Edges) -> bool:
-        """Whether one op for a layer takes less time than its products, gates and sums. It has no second derivative of
-        its own."""
+        """Whether one op per layer is faster than its products, gates and sums. The op has no second derivative."""
         return edges.once and self._fused_width(x) is not None
 
     def _goes_by_moments(self, x: torch.Tensor, weights: torch.Tensor) -> bool:
-        """Whether the last layer multiplies sums over edges, one an atom. It has no gate, and so may follow the sum if
-        all channels have one weight."""
+        """Whether the last layer is applied after the sum over edges, once per atom. That is possible without a gate
+        and with one weight for all channels."""
         return weights.shape[2] == 1 and has_order_moments(x, self.lmax, x.shape[2])
 
     def _sums_by_moments(
         self, rows: torch.Tensor, edges: Edges, weights: torch.Tensor, groups: range
     ) -> torch.Tensor:
-        """(N, D, G C), of rows of m = 0 and |m| = 1 before the last layer."""
+        """(N, D, G C), from rows of m = 0 and |m| = 1 before the last layer."""
         width, turn = rows.shape[2], self._by_orders(edges.rotations[self.lmax, self.mmax])[0]
         given = turn, rows, weights.flatten(1), edges.of_center
         if edges.is_run:
@@ -623,8 +621,8 @@ class Convolution(nn.Module):
         return self.post_focus_mix.product(moments, weight)
 
     def _weight_of_moments(self, groups: range, rows: torch.Tensor) -> torch.Tensor:
-        """(L + 1, (3 L + 1) width, G C): what moments of each degree are multiplied with, of all groups in a row. The
-        last layer's weights, and ones for what the layer is added to; scaled as sums are."""
+        """(L + 1, (3 L + 1) width, G C), the matrices that multiply the moments, by degree, for all groups in a row:
+        the last layer's weights plus the identity of its residual, times `_rescale`."""
         *_, (middle, both, *_) = self._layers_once(groups, rows)
         channels = len(groups) * self.width
         degrees, own, c = self.lmax + 1, self.lmax, rows.shape[2]
@@ -633,13 +631,13 @@ class Convolution(nn.Module):
         u, v = (one.reshape(own, c, own, c) for one in (u + torch.eye(own * c).to(u), v))
         of_groups = (_narrowed(one, channels, groups) for one in (middle, u, v))
         by_degree = [one.permute(2, 0, 1, 3).flatten(1, 2) for one in of_groups]
-        signs = nn.functional.pad(torch.cat(by_degree[1:], 1), (0, 0, 0, 0, 1, 0))  # none of l = 0
+        signs = nn.functional.pad(torch.cat(by_degree[1:], 1), (0, 0, 0, 0, 1, 0))  # l = 0 has none
         scales = self._rescale[[degree * degree for degree in range(degrees)]]
         return torch.cat([by_degree[0], signs], 1) * scales[:, :, None]
 
     def goes_by_one_kernel(self, x: torch.Tensor) -> bool:
-        """Whether simulations with numbers like these have messages and their sums by one op that is faster than its
-        parts, and keeps of each edge what one layer gives, on a CPU what all but the last give."""
+        """Whether simulations with nodes like x compute messages and their sums by one op, faster than its parts. It
+        saves the output of one layer per edge, on a CPU of all layers but the last."""
         plain = self.has_plain_layers and self.mixes_first
         if not plain or self.mmax != 1 or self.options.n_atten_head > 1:
             return False
@@ -648,13 +646,13 @@ class Convolution(nn.Module):
         return has_fused_messages(x, self.lmax, width, len(self.so2_linears), gates)
 
     def _weights_of_layers(self, groups: range, x: torch.Tensor) -> _LayerWeights:
-        """W and [U V] of plain layers, and the gates of the first of them."""
+        """W and [U V] of plain layers, and the gates of those that have one."""
         layers = self._layers_once(groups, x)
         gates = [one.gate for one in layers if one.gate is not None]
         return [one.middle for one in layers], [one.both for one in layers], gates
 
     def _layers_once(self, groups: range, x: torch.Tensor) -> Any:
-        """The layers, of rows x that have the channels of these groups, one behind the other, and zeros."""
+        """The layers for rows x that hold the channels of these groups side by side, padded with zeros."""
         width = x.shape[-1]
 
         def make() -> list[Layer | GridLayer]:
@@ -667,14 +665,14 @@ class Convolution(nn.Module):
         return make() if is_exported() else self._kept(self, f"layers {groups} {width}", make, at=x)
 
     def _biases(self, edges: Edges, groups: range, width: int) -> torch.Tensor | None:
-        """(E, C), what the first layer adds to scalars of these groups, or (E, 2 C), as `GridLayer` has them."""
+        """The biases of the first layer's scalars in these groups, (E, C), or (E, 2 C) for a `GridLayer`."""
         if not self.has_first_bias:
             return None
         parts = self._first_bias(edges)[:, groups.start : groups.stop].unflatten(2, (-1, self.width))
         return _widened(parts.transpose(1, 2).flatten(2), width, groups).flatten(1)
 
     def _blocks(self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, group: int) -> list[torch.Tensor]:
-        """(E, R_m, C) of each |m|, messages of one group of channels after plain layers."""
+        """(E, R_m, C) for each |m|: messages of one group of channels after plain layers."""
         layers: Any = self.so2_linears
         rows = [edge_rotate(own, x, edges.of_neighbor) for own in turn.split(layers[0].sizes, 1)]
         gate: Any
@@ -703,7 +701,7 @@ class Convolution(nn.Module):
         return (rows + self.node_wise_grid_product(rows, own)).flatten(2)
 
     def _layers(self, rows: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """The products by blocks, of rows (E, R, F, C)."""
+        """Rows (E, R, F, C) after the layers."""
         width = self._fused_width(rows) if edges.once else None
         if width is not None:
             count, parts = width // self.width, []
@@ -736,7 +734,7 @@ class Convolution(nn.Module):
         return rows
 
     def _received(self, blocks: list[torch.Tensor], weights: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """(N, D, C), the sums of messages (E, R, C), turned back, with weights (E, H) of H equal parts of channels."""
+        """(N, D, C), sums of messages (E, R, C), rotated back, with weights (E, H) of H equal parts of channels."""
         if not self.in_frames:
             (rows,) = blocks
             return self._summed(_weighted(rows, weights), edges)
@@ -748,12 +746,12 @@ class Convolution(nn.Module):
     def _sums_turned_back(
         self, turn: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, edges: Edges
     ) -> torch.Tensor:
-        """(N, D, C), of messages (E, R, C) of some orders; not scaled."""
+        """(N, D, C), from messages (E, R, C) of some orders; not rescaled."""
         of = edges.of_center
         if weights.shape[1] > 1:
             return edge_rotate_sum(turn, _weighted(rows, weights), of)
         if not edges.once:
-            weighted = turn * weights[:, :, None]  # which has fewer columns than there are channels
+            weighted = turn * weights[:, :, None]  # cheaper: `turn` has fewer columns than rows have
             return edge_rotate_sum(weighted, rows, of)
         if edges.is_run:
             found: torch.Tensor = _SumOfRun.apply("edge_rotate_back", rows.shape[2], turn, rows, weights, of)

@@ -1,4 +1,4 @@
-"""Mixtures of degrees by radial numbers, with which messages of DPA-4 begin."""
+"""Mixes degrees by radial features, the first step of DPA-4's messages."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ from mdops.ops._once import once
 
 
 class DegreeMix(nn.Module):
-    """y_lm = sum_l' K_ll'|m| x_l'm in blocks of equal |m|, where K is a product of the edge's radial numbers: one for
-    all channels, or for each, or a sum of `rank` such with trained factors of the channels."""
+    """y_lm = sum_l' K_ll'|m| x_l'm in blocks of equal |m|. K is linear in the edge's radial features: one for all
+    channels, one for each, or a sum of `rank` ones with trained factors of the channels."""
 
     channel_basis: torch.Tensor | None
 
@@ -44,8 +44,8 @@ class DegreeMix(nn.Module):
     def forward(
         self, turn: torch.Tensor, x: torch.Tensor, numbers: torch.Tensor, of: EdgeIndex, is_once: bool
     ) -> torch.Tensor:
-        """Of rows x (N, D, C) of nodes, what is mixed of them in the frame of `turn` (E, R, D), in the order of
-        `by_order`, by `numbers`; `is_once`: differentiable once."""
+        """Rotates rows x (N, D, C) of nodes by `turn` (E, R, D) and mixes them by `numbers`, in the order of
+        `by_order`; `is_once`: differentiable once."""
         if not self.folds:
             rows = edge_rotate(turn, x, of)
             return once(_ByChannel(self.sizes), rows, numbers) if is_once else self._by_channel(rows, numbers)
@@ -57,19 +57,19 @@ class DegreeMix(nn.Module):
         return (mixed * self.channel_basis).sum(2)
 
     def numbers(self, radial: torch.Tensor) -> torch.Tensor:
-        """(E, numbers of all K), of radial numbers (E, L + 1, C)."""
+        """(E, entries of all K), from radial features (E, L + 1, C)."""
         return radial.flatten(1) @ self.weight
 
     def folded(
         self, turn: torch.Tensor, x: torch.Tensor, numbers: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Matrices (E, R, D) and rows of nodes whose products these are, of one mixture for all channels."""
-        # The mixture goes into the rotation, which has fewer columns than there are channels; and there are fewer nodes
-        # than edges.
+        """Matrices (E, R, D) and rows of nodes whose product is the mixture, if it is one for all channels."""
+        # The mixture goes into the rotation, which has fewer columns than rows have; the factors go into the rows of
+        # nodes, which are fewer than edges.
         return order_mix(numbers, turn, self.lmax), self.scaled(x)
 
     def scaled(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows of nodes times the factors of the channels, where there is one mixture for all of these."""
+        """Rows of nodes times the factors of the channels, if there are any."""
         return x if self.channel_basis is None else x * self.channel_basis
 
     def _by_channel(self, x: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -90,7 +90,7 @@ class DegreeMix(nn.Module):
 
 
 class _ByChannel(NamedTuple):
-    """A mixture of each channel, with few passes over rows and numbers.
+    """A mixture for each channel, with few passes over memory.
 
     Attributes:
         sizes: how many degrees each |m| has.
@@ -121,7 +121,7 @@ class _ByChannel(NamedTuple):
         return numbers.unflatten(1, (-1, x.shape[2]))
 
     def _places(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-        """Of each row of y the rows of x that it is made of, and the places of their factors."""
+        """Each row of y, with the rows of x that it sums and the places of their factors."""
         at = begin = 0
         for m, size in enumerate(self.sizes):
             for _ in range(1 if m == 0 else 2):

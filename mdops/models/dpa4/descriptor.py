@@ -1,4 +1,4 @@
-"""The descriptor dpa4 (SeZM): DPA-4, whose atoms send messages that turn with the system."""
+"""The descriptor dpa4 (SeZM): DPA-4, which passes equivariant messages between atoms."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -31,14 +31,14 @@ from mdops.options import saved_precision
 from mdops.tracing import is_exported
 
 VERSION = 1.2
-_FADES = 1.1  # the version from which on all that an edge adds fades out at the cutoff
-_FLOOR = 0.25  # of the sum of squares of an atom's envelopes, from then on
-_ARRAYS_OF_ATOMS = 48  # that a block keeps for the gradient, at most
+_FADES = 1.1  # from this version on, all contributions of an edge fade out at the cutoff
+_FLOOR = 0.25  # added to the sum of an atom's squared envelopes, from then on
+_ARRAYS_OF_ATOMS = 48  # that a block saves for the gradient, at most
 
 
 class _Shares(NamedTuple):
-    """Of the device's memory what is kept for the gradient, if all is. Where that is more, edges go in runs: what a run
-    may keep, and all that need not run again, and what is kept of atoms."""
+    """Shares of the device's memory that may be saved for the gradient: `all` without runs. If that is too little,
+    edges go in runs: `run` for one of them, `runs` for all that are not recomputed, `atoms` for atoms."""
 
     all: float
     run: float
@@ -46,25 +46,25 @@ class _Shares(NamedTuple):
     atoms: float
 
 
-# A GPU has memory for what runs on it; that of a CPU has other uses.
+# A CPU's memory has other uses, too.
 _SHARES = {"cuda": _Shares(0.6, 1 / 16, 1 / 3, 1 / 8), "cpu": _Shares(0.24, 1 / 64, 1 / 32, 1 / 24)}
-_FADING = "envelope"  # the name of its splines
-_FIRST_FILM = 0.01  # how much surroundings change an atom at first
+_FADING = "envelope"  # the name of its spline
+_FIRST_FILM = 0.01  # the initial strength of the FiLM by surroundings
 
 
 @register
 class DPA4(EdgesBySplines, GraphDescriptor):
     """D_i = the scalars of atom i after the last block and layers that read them.
 
-    An atom has (l + 1)^2 coefficients of real harmonics in C channels. It begins with the embedding of its type in the
-    scalars, changed by sums over its surroundings, and with sums of harmonics of its edges in the others. A block adds
-    messages of neighbours (`convolution`), and then what it makes of each atom alone (`block`).
+    An atom has (l + 1)^2 coefficients of real harmonics in C channels. Its scalars begin as the embedding of its type,
+    changed by sums over its surroundings. Its other coefficients begin as sums of its edges' harmonics. A block adds
+    messages of neighbours (`convolution`), and then applies layers to each atom alone (`block`).
 
-    Its parts have the names that DeePMD-kit's files have, and its state is what these files hold.
+    Its parts have the names in DeePMD-kit's files, and its state is what these files hold.
 
     Attributes:
         blocks: the layers.
-        version: of the file; from 1.1 on radial numbers fade out at the cutoff.
+        version: of the file; from 1.1 on radial features fade out at the cutoff.
     """
 
     Options = DPA4Options
@@ -148,7 +148,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
 
     @property
     def captures(self) -> bool:
-        return self.spin_embedding is None  # a step that is run again has no place for other moments
+        return self.spin_embedding is None  # a captured step cannot take new moments
 
     def takes_matmul(self, matmul: str) -> bool:
         device = next(self.parameters()).device
@@ -165,7 +165,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
 
     @property
     def reach(self) -> int:
-        """The surroundings that a neighbour begins with, and those that keep it from sending, are one cutoff more."""
+        """In cutoffs: one more if the first features of a neighbour, or `sent`, depend on its own neighbours."""
         o = self.options
         wider = o.use_env_seed or o.inner_clamp_r_inner is not None
         return max(1, len(self.blocks) + (wider and bool(self.blocks)))
@@ -175,7 +175,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         graph = neighbor_graph_of(near, o.rcut, excluded=self.excluded if o.exclude_types else None)
         present, kinds = (graph.i >= 0)[:, None], near.centers
         vectors = -graph.vectors(near.displacements)  # from the neighbour to the atom
-        # Behind the last edge stand finite numbers, of which no sum takes any.
+        # Rows behind the last edge get finite numbers; no sum reads them.
         vectors = torch.where(present, vectors, self._up)
         r = vectors.norm(dim=1, keepdim=True)
         inner, outer, sent = o.inner_clamp_r_inner, o.inner_clamp_r_outer, None
@@ -225,13 +225,13 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         )
 
     def _edges_at_once(self, vectors: torch.Tensor, atoms: int) -> int:
-        """Of how many edges what layers keep for the gradient is in memory at once."""
+        """How many edges may be in memory at once with what layers save for the gradient."""
         memory, share = device_memory(vectors.device), _SHARES[vectors.device.type]
         kept, of_edge = self._kept(vectors, atoms)
         return len(vectors) if kept <= share.all * memory else max(1, int(share.run * memory / of_edge))
 
     def _kept(self, vectors: torch.Tensor, atoms: int) -> tuple[int, int]:
-        """The bytes that all blocks keep for the gradient, and those of an edge in one block, at most."""
+        """The bytes that all blocks save for the gradient, and those per edge of one block, at most."""
         of_edge = [block.so2_conv.kept_of_edge(vectors) for block in self._blocks] or [1]
         of_atom = _ARRAYS_OF_ATOMS * len(coefficients(self.options.first_node_degree)) * self.width
         numbers = len(vectors) * sum(of_edge) + atoms * of_atom * len(self.blocks)
@@ -247,7 +247,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         present: torch.Tensor,
         of_tables: torch.Tensor | None = None,
     ) -> Edges:
-        """Of these edges alone, with what is known of the atoms."""
+        """The `Edges` of these alone, with what is known of the atoms."""
         (of_center, of_neighbor), (kinds, types, degree, moments, sent, once, matmul, splines) = of, known
         basis = radial = of_edge = vectors[:, :0]
         if splines is None:
@@ -280,18 +280,18 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         )
 
     def _fades(self, r: torch.Tensor) -> torch.Tensor:
-        # DeePMD-kit has this cutoff in float32.
+        # DeePMD-kit rounds this cutoff to float32.
         return fade_curve(r, float(np.float32(self.options.rcut)), self.options.env_exp[1])
 
     def _radial(self, basis: torch.Tensor, fades: torch.Tensor) -> torch.Tensor:
-        """(E, l, C), numbers of each degree."""
+        """(E, l, C), radial features by degree."""
         o = self.options
         radial = self.radial_embedding(basis).unflatten(1, (o.first_node_degree + 1, o.channels))
         return radial * fades[:, :, None] if self.version >= _FADES else radial
 
     @property
     def why_no_splines(self) -> str | None:
-        """Why splines cannot stand for all that is made of lengths and types, if they cannot."""
+        """Why splines cannot replace the functions of lengths and types; None: they can."""
         o = self.options
         if o.add_chg_spin_ebd or o.use_spin is not None:
             return "edges depend on charges, or on magnetic moments"
@@ -302,8 +302,8 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         return None if o.first_node_degree else "no atom has coefficients of degree 1"
 
     def radial_functions(self, r: torch.Tensor, types: torch.Tensor) -> dict[str, torch.Tensor]:
-        """By names all that is made of lengths r (P,) and of pairs of these types (n,): (n, n, P, functions), of each
-        centre and neighbour."""
+        """All functions of lengths r (P,) and pairs of these types (n,), by names: (n, n, P, functions) for each centre
+        and neighbour."""
         n, r = len(types), r[:, None]
         basis, fades = self.radial_basis(r), self._fades(r)
         radial, rows = self._radial(basis, fades), self.type_embedding(types)
@@ -326,18 +326,18 @@ class DPA4(EdgesBySplines, GraphDescriptor):
 
     @staticmethod
     def _of_pairs(rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows (n, W) of the neighbour and of the centre of all pairs, so many times each, (n, n, count, W)."""
+        """The neighbour's and the centre's rows (n, W) for all pairs, `count` times each, (n, n, count, W)."""
         shape = len(rows), len(rows), count, rows.shape[1]
         return rows[None, :, None].expand(shape), rows[:, None, None].expand(shape)
 
     def _names_of_degrees(self) -> list[tuple[int, str]]:
-        """Degrees above 0, and the names of their radial numbers."""
+        """Degrees above 0, and the names of their radial features."""
         return [(ell, f"degree {ell}") for ell in range(1, self.options.first_node_degree + 1)]
 
     def _frames(
         self, vectors: torch.Tensor, once: bool
     ) -> tuple[torch.Tensor, dict[tuple[int, int], torch.Tensor]]:
-        """`harmonics` and `rotations` of edges: those that blocks do not make themselves."""
+        """`harmonics` and `rotations` of edges, without those that blocks compute themselves."""
         degree = self.options.first_node_degree if self.options.use_env_seed else None
         blocks = [
             block.so2_conv
@@ -366,7 +366,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
 
     @staticmethod
     def _sent(passes: torch.Tensor, graph: Any) -> torch.Tensor:
-        """(N, 1), the product of (E, 1) over the edges of an atom, by logarithms; 0 where one is."""
+        """(N, 1), the product of `passes` (E, 1) over an atom's edges, by logarithms; 0 if one is 0."""
         none = passes <= 0
         logarithms = torch.where(none, 1.0, passes).log()
         zeros = edge_scatter(none.to(passes), graph.of_center)
@@ -377,18 +377,18 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         return [block for block in self.blocks if isinstance(block, Block)]
 
     def _moments(self, near: Neighborhood) -> torch.Tensor | None:
-        """(N, 3), those of the atoms whose types have some."""
+        """(N, 3), the magnetic moments; 0 for types without."""
         if self.spin_embedding is None:
             return None
         moments = near.system.spins
-        assert moments is not None  # `Potential` takes no system without
+        assert moments is not None  # `Potential` refuses systems without
         return moments.to(near.displacements.dtype) * self._are_magnetic(near.centers)
 
     def _are_magnetic(self, kinds: torch.Tensor) -> torch.Tensor:
         return self.magnetic[kinds][:, None]
 
     def _embedded(self, near: Neighborhood, moments: torch.Tensor | None) -> torch.Tensor:
-        """(N, C), of the types, of charge and multiplicity, and of the lengths of moments."""
+        """(N, C), from types, charge and multiplicity, and the lengths of moments."""
         found: torch.Tensor = self.type_embedding(near.centers)
         if self.charge_spin_embedding is not None:
             added = self.charge_spin_embedding(near.system, self.options.default_chg_spin)
@@ -424,7 +424,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         return (nodes if graph.sent is None else torch.cat([nodes, graph.sent], 1)), None
 
     def _harmonic_sums(self, edges: Edges) -> torch.Tensor:
-        """(N, (L + 1)^2 - 1, C): sums of harmonics of edges times radial numbers of their degree, not yet scaled."""
+        """(N, (L + 1)^2 - 1, C): sums of edges' harmonics times radial features of their degree, not yet scaled."""
         harmonics, of_neighbor = edges.harmonics, edges.of_neighbor
         if edges.sent is not None:
             harmonics = harmonics * edge_gather(edges.sent, of_neighbor)
@@ -455,7 +455,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         return Features(graph.of_atoms(self._read, x))
 
     def _read(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, C) of rows (N, D, 1, C)."""
+        """(N, C), from rows (N, D, 1, C)."""
         for reader in self.readout_pre_layers:
             x = x + reader(x)
         found: torch.Tensor = x[:, 0, 0] + self.output_ffn.scalars(x)
@@ -501,7 +501,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
 
     @classmethod
     def tree_of_file(cls, tree: Tree) -> Tree:
-        """DeePMD-kit's nodes have the options in a section of their own."""
+        """DeePMD-kit's nodes hold the options in a section."""
         if not isinstance(tree.get("config"), dict):
             return tree
         config = {name: value for name, value in tree["config"].items() if name != "s2_grid_resolution"}
@@ -560,11 +560,11 @@ class DPA4(EdgesBySplines, GraphDescriptor):
 
 
 def _with_factor_outside(variables: Tree) -> Tree:
-    """The arrays of a version before 1.2, which had the factor of moments in the sums and not in their products."""
+    """The arrays of a version before 1.2, which multiplied the sums of moments, not their products, by the factor."""
     name = "env_seed_embedding.spin_scale"
     return {**variables, name: variables[name] ** 2} if name in variables else variables
 
 
 def _environment(o: DPA4Options) -> Tree:
-    """What the node says once more of the options."""
+    """The options that the node repeats."""
     return {"rcut": o.rcut, "rcut_smth": o.rcut, "protection": o.eps, "use_exp_switch": False}

@@ -1,4 +1,4 @@
-"""What DPA-4 knows of an edge before its layers: lengths, envelopes, radial numbers and the rotation into its frame."""
+"""The edges of DPA-4 before its layers: lengths, envelopes, radial features and rotations into their frames."""
 
 import functools
 import math
@@ -20,31 +20,31 @@ from mdops.ops.switch_curve import fade_curve
 
 
 class Edges(NamedTuple):
-    """What all layers read of a graph; rows behind the last edge hold finite numbers that no sum takes.
+    """The graph that all layers read. Rows behind the last edge hold finite numbers that no sum reads.
 
     Attributes:
         of_center, of_neighbor: from each of E edges to its atom, and to the neighbour.
         types: (N,) int64, of the atoms.
-        embedded: (N, C), what is known of the type, and of the system's charge and multiplicity.
-        vectors: (E, 3), A, from the neighbour to the atom, as long as `clamped` says.
+        embedded: (N, C), embedding of the type, and of the system's charge and multiplicity.
+        vectors: (E, 3), A, from the neighbour to the atom, of `clamped` lengths.
         lengths: (E, 1), A.
         basis: (E, n_radial), functions of the length.
         envelope: (E, 1), from 1 to 0 at the cutoff; zero behind the last edge.
-        radial: (E, L + 1, C), numbers of each degree.
-        of_edge: (E, L + 1, C), the same, and what the types of both ends are, summed up.
-        scalars: (E, C), of these the numbers of l = 0.
-        rotations: rows of the matrices into the edge's frame, by (lmax, mmax): (E, R, (lmax + 1)^2).
-        harmonics: (E, (L + 1)^2), of its direction.
-        degree: (N, 1), 1 / sqrt of the sum of the squares of its envelopes and a floor.
-        moments: (N, 3), magnetic moments, 0 of atoms whose types have none; None: there are none.
-        sent: (N, 1), what an atom's messages are multiplied with, where atoms come too near each other; None: 1.
-        splines, kinds: in the place of `basis`, `radial`, `of_edge` and `scalars`, which have no columns then; and of
-            each edge by which table. None: there are none.
-        once: whether what is asked for is differentiated at most once, and not by weights.
-        matmul: how accurate products of layers are at least, where `once`.
-        runs: the same edges, so many after so many, where all together take too much memory. Then these alone have
-            bases, radial numbers, rotations and harmonics.
-        rooms: for what runs of edges and what atoms keep for their gradient.
+        radial: (E, L + 1, C), radial features by degree.
+        of_edge: (E, L + 1, C), the same plus the embeddings of both types.
+        scalars: (E, C), `of_edge` for l = 0.
+        rotations: rows of the matrices into the edge's frame, (E, R, (lmax + 1)^2), by (lmax, mmax).
+        harmonics: (E, (L + 1)^2), of the edge's direction.
+        degree: (N, 1), 1 / sqrt(sum of the atom's squared envelopes + a floor).
+        moments: (N, 3), magnetic moments, 0 for types without; None: there are none.
+        sent: (N, 1), a factor of an atom's messages: 0 where another atom is too near; None: 1.
+        splines, kinds: they replace `basis`, `radial`, `of_edge` and `scalars`, which have no columns then; and the
+            table of each edge. None: there are none.
+        once: whether results are differentiated at most once, and not by weights.
+        matmul: the least accuracy of layers' products, if `once`.
+        runs: the same edges in runs, if all together take too much memory. Only the runs have bases, radial features,
+            rotations and harmonics then.
+        rooms: for what runs and what atoms may save for the gradient.
         is_run: whether these edges are a run.
     """
 
@@ -73,13 +73,13 @@ class Edges(NamedTuple):
     is_run: bool = False
 
     def by_splines(self, name: str) -> torch.Tensor | None:
-        """(E, functions) of that name, where there are splines."""
+        """(E, functions) of that name; None without splines."""
         if self.splines is None or self.kinds is None:
             return None
         return self.splines.numbers(name, self.lengths, self.kinds)
 
     def of_each(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> list[torch.Tensor]:
-        """function(edges, their rows) of all edges, or of each run, which may keep nothing for its gradient but that.
+        """function(edges, their rows) for all edges, or for each run. A run may be recomputed for its gradient.
 
         Args:
             rows: each (E, ...).
@@ -91,26 +91,26 @@ class Edges(NamedTuple):
         return [self.rooms[0].run(function, *of_run) for of_run in given]
 
     def sums(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
-        """The sum of what `of_each` gives, such as sums over the edges of atoms (N, ...)."""
+        """The sum of the results of `of_each`, for sums over the edges of atoms (N, ...)."""
         found = self.of_each(function, *rows)
         return functools.reduce(torch.add, found)
 
     def of_atoms(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
-        """function(rows) of all atoms, or as often as there are runs of some of them: rows (N, ...) in and out."""
+        """function(rows) of all atoms, in as many parts as there are runs: rows (N, ...) in and out."""
         if not self.runs:
             return function(*rows)
         return self.rooms[1].by_rows(function, *rows, size=max(1, -(-len(rows[0]) // len(self.runs))))
 
 
 def clamped(r: torch.Tensor, inner: float, outer: float) -> torch.Tensor:
-    """r, but below `outer` it goes smoothly to `inner`, which it does not fall below."""
+    """r, but below `outer` it approaches `inner` smoothly and never falls below it."""
     t = ((r - inner) / (outer - inner)).clamp(0, 1)
     between = inner + (outer - inner) * t**4 * (20 + t * (-45 + t * (36 - 10 * t)))
     return torch.where(r >= outer, r, between)
 
 
 def bridge(r: torch.Tensor, inner: float, outer: float) -> torch.Tensor:
-    """From 0 at `inner` to 1 at `outer`, with three derivatives of zero at both."""
+    """Rises from 0 at `inner` to 1 at `outer`; the first three derivatives are zero at both."""
     t = ((r - inner) / (outer - inner)).clamp(0, 1)
     return t**4 * (35 + t * (-84 + t * (70 - 20 * t)))
 
@@ -147,7 +147,7 @@ class Function(nn.Module):
 
 
 class RadialNet(nn.Module):
-    """Layers without biases, between which there are a norm (if `norms`) and a function."""
+    """Linear layers without biases, with a norm (if `norms`) and a function between them."""
 
     def __init__(self, widths: list[int], function: str, norms: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What DPA-4's atoms begin with: their types, charge and multiplicity, and sums over their surroundings."""
+"""The first features of DPA-4's atoms: types, charge and multiplicity, and sums over their surroundings."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from mdops.system import CHARGES, MULTIPLICITIES, System
 
 
 class TypeTable(nn.Module):
-    """A row of numbers for each of `count` types, and one of zeros behind them if `padded`."""
+    """A row for each of `count` types, followed by a row of zeros if `padded`."""
 
     def __init__(self, count: int, width: int, padded: bool = True) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class TypeTable(nn.Module):
 
 
 class ChargeSpin(nn.Module):
-    """(S, C), of charges and multiplicities; (1, C) of the default."""
+    """(S, C), from charges and multiplicities; (1, C) from the default."""
 
     def __init__(self, channels: int, function: str) -> None:
         super().__init__()
@@ -47,8 +47,8 @@ class ChargeSpin(nn.Module):
 
 
 class Moments(nn.Module):
-    """What moments s add to atoms: f(|s|^2) to the scalars, and s itself with a factor of each channel to the
-    coefficients of degree 1, which those of neighbours go to as well."""
+    """Magnetic moments s of atoms. f(|s|^2) is added to the scalars; s, times a factor of each channel, to the
+    coefficients of degree 1, and to those of neighbours."""
 
     def __init__(self, ntypes: int, channels: int, function: str) -> None:
         super().__init__()
@@ -58,24 +58,24 @@ class Moments(nn.Module):
         self.adam_spin_nbr_weight = zeros(ntypes, channels)
 
     def scalars(self, moments: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
-        """(N, C), of moments (N, 3), where they are `present` (N, 1)."""
+        """(N, C), from moments (N, 3), where they are `present` (N, 1)."""
         found: torch.Tensor = self.mag_layer2(self.mag_layer1(moments.square().sum(1, keepdim=True)))
         return found * present
 
     @staticmethod
     def coefficients(moments: torch.Tensor) -> torch.Tensor:
-        """(N, 3), those of degree 1: sqrt(2) |s| times the harmonics of the direction of s."""
+        """(N, 3), of degree 1: sqrt(2) |s| times the harmonics of the direction of s."""
         x, y, z = moments.unbind(1)
         return math.sqrt(2) * torch.stack([-y, z, -x], 1)
 
     def reset(self, random: np.random.Generator) -> None:
         with torch.no_grad():
-            self.mag_layer2.matrix.zero_()  # after its own: a new model does not see moments
+            self.mag_layer2.matrix.zero_()  # after its own reset: a new model ignores moments
 
 
 class Surroundings(nn.Module):
-    """(N, 2 C) of products E^T E of the sums E = sum_j w_ij (1, unit vector) g(length, types) / sqrt(..), which do not
-    turn. With `moments` there is E^T E of the sums of neighbours' moments, too, times a trained factor."""
+    """(N, 2 C), from the invariants E^T E of the sums E = sum_j w_ij (1, unit vector) g(length, types) / sqrt(..). With
+    `moments`, E^T E of the sums of neighbours' moments is added, times a trained factor."""
 
     def __init__(
         self, ntypes: int, n_radial: int, channels: int, function: str, bias: bool, moments: bool = False
@@ -108,7 +108,7 @@ class Surroundings(nn.Module):
         r, frame = edges.lengths, edges.harmonics[:, :4]
         if frame.shape[1] < 4:
             frame = torch.cat([torch.ones_like(r), edges.vectors / r], 1)
-        # Else the axes stand in another order, some of them turned around, which products E^T E do not see.
+        # Harmonics order the axes differently and flip some; E^T E does not depend on that.
         if g is None:
             types = self.env_type_embed(edges.types)
             ends = (edge_gather(types, of) for of in (edges.of_neighbor, edges.of_center))
@@ -123,11 +123,11 @@ class Surroundings(nn.Module):
     def numbers(
         self, basis: torch.Tensor, of_neighbor: torch.Tensor, of_center: torch.Tensor
     ) -> torch.Tensor:
-        """g (E, C), of radial functions (E, n_radial) and rows of the types at both ends."""
+        """g (E, C), from radial functions (E, n_radial) and rows of the types at both ends."""
         radial = self.rbf_proj_layer2(self.rbf_proj_layer1(basis))
         found: torch.Tensor = self.g_layer2(self.g_layer1(torch.cat([radial, of_neighbor, of_center], 1)))
         return found
 
     def reset(self, random: np.random.Generator) -> None:
         with torch.no_grad():
-            self.output_proj.matrix.zero_()  # after its own
+            self.output_proj.matrix.zero_()  # after its own reset

@@ -1,4 +1,4 @@
-"""The fitting dpa4_ener: a net of gated layers from a descriptor to the energy of an atom."""
+"""The fitting dpa4_ener: a net of gated layers from a descriptor to an atom's energy."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ from mdops.nn.net import collection_node
 from mdops.ops.layer_output import layer_output
 from mdops.options import key, saved_precision
 
-_STREAM = 1  # of random numbers; descriptors have 0
+_STREAM = 1  # of random numbers; descriptors use 0
 _FIRST_FILM = 0.01
-_CODE = 4  # numbers of a head for each of the descriptor's
+_CODE = 4  # the code's width over the descriptor's
 
 
 @dataclass(kw_only=True)
@@ -80,7 +80,7 @@ class HeadFilm(nn.Module):
 
 
 class GatedNet(nn.Module):
-    """Gated layers and a last product, (n, inputs) to (n, outputs)."""
+    """Gated layers and a last linear layer, (n, inputs) to (n, outputs)."""
 
     CLASS: ClassVar[str] = "GLUFittingNet"
     NODE: ClassVar[schema.Node] = schema.Node(
@@ -113,7 +113,7 @@ class GatedNet(nn.Module):
         self.output_layer = Dense(widths[-1], node["out_dim"], bias=node["bias_out"])
 
     def forward(self, x: torch.Tensor, head: torch.Tensor | None = None) -> torch.Tensor:
-        """`head`: (heads,), what tells it from others, where they change scale and shift."""
+        """`head`: (heads,), the code of the head, if heads change scale and shift."""
         film = self.case_film
         if film is not None:
             assert head is not None
@@ -155,7 +155,7 @@ class GatedNets(nn.ModuleList):
 
 @register
 class DPA4Fitting(EnergyNet):
-    """By nets of gated layers. `bias` is (ntypes, 1)."""
+    """Fits energies by nets of gated layers. `bias` is (ntypes, 1)."""
 
     Options = DPA4FittingOptions
     NODE = schema.Node(KEYS, ARRAYS)
@@ -163,7 +163,7 @@ class DPA4Fitting(EnergyNet):
 
     @property
     def head_changes_layers(self) -> bool:
-        """Whether the head is not an input of the net, but changes its layers."""
+        """Whether the head changes the net's layers instead of being an input."""
         found: bool = self.nets.nets[0].case_film is not None
         return found
 

@@ -1,4 +1,4 @@
-"""Layers of a message in simulations, whose weights are constants: each is one node of autograd."""
+"""The layers of messages in simulations, with constant weights. Each is one node of autograd."""
 
 import functools
 from collections.abc import Sequence
@@ -20,25 +20,25 @@ Norm = tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, bool]
 
 
 class Layer(NamedTuple):
-    """What a layer does to rows x of m = 0 and |m| = 1, (E, 3 L + 1, C), and to rows (E, 2 K, C) of each larger |m|:
+    """A layer of rows x of m = 0 and |m| = 1, (E, 3 L + 1, C), and of rows (E, 2 K, C) of each larger |m|:
 
         y_lm = x_lm + z_lm sigmoid(s G_l + c_l)   y_00 = x_00 + a f(s)        s = z_00 + b
 
-    where z are products of x, or of what a norm makes of it. Without a gate y = x + z.
+    where z are products of x, or of x after a norm. Without a gate y = x + z.
 
     Attributes:
-        middle, both: W and [U V], as `so2_layer` takes them. They are less one where it has no gate for the layer's, so
-            that what it gives is z.
-        others: [[U, V], [-V, U]] of |m| = 2, 3, ...; one more without a gate.
+        middle, both: W and [U V], as `so2_layer` takes them. If it cannot apply the layer's gate, the identity is
+            subtracted from them, so that it gives z.
+        others: [[U, V], [-V, U]] of |m| = 2, 3, ...; plus the identity without a gate.
         gate: G (C, L C), or None.
-        scalars: the columns of W that make s.
-        is_gated: whether `so2_layer` has the gate, as there is neither a bias nor a norm.
-        function: f, as `layer_output` knows it; None: silu, which `so2_layer` has.
-        scale: a (C,), where there is a function; that of other rows is in their weights.
+        scalars: the columns of W for s.
+        is_gated: whether `so2_layer` applies the gate: there is no bias and no norm.
+        function: f, as a code of `layer_output`; None: silu, by `so2_layer`.
+        scale: a (C,), for the function; the weights contain that of other rows.
         bias, gate_bias: b (C,) and c (L C,).
-        adds: whether edges have biases (E, C) of their own, which come behind the rows, in the place of b.
-        norm: what `degree_norm` takes behind rows.
-        groups: of channels, whose weights are zeros between them.
+        adds: whether edges have their own biases (E, C) instead of b; they follow the rows.
+        norm: the arguments of `degree_norm` after rows.
+        groups: of channels; weights between them are zeros.
     """
 
     middle: torch.Tensor
@@ -66,26 +66,26 @@ class Layer(NamedTuple):
         return [first, *self.of_others(rows[1:])]
 
     def of_others(self, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Of |m| above 1 alone, without a gate."""
+        """y of each |m| above 1, without a gate."""
         pairs = zip(rows, self.others, strict=True)
         return [linear(own.flatten(1), weight).view_as(own) for own, weight in pairs]
 
     def bias_of(self, biases: torch.Tensor | None) -> torch.Tensor | None:
-        """What is left to add to scalars where there is no gate, (E, C) or (C,)."""
+        """The bias that a layer without a gate leaves to add to scalars, (E, C) or (C,)."""
         bias = biases if self.adds else self.bias
         return bias if bias is None or self.scale is None else bias * self.scale
 
 
 class GridLayer(NamedTuple):
-    """y = x + a g(u, v): a layer of rows of m = 0 and |m| = 1 with a product of functions on the sphere, as `GridNet`
-    has it, where u and v are products of x, or of what a norm makes of it, with biases in their scalars.
+    """y = x + a g(u, v): a layer of rows of m = 0 and |m| = 1. g is `GridNet`'s product of functions on the sphere; u and
+    v are products of x, or of x after a norm, with biases of their scalars.
 
     Attributes:
-        left, right: W and [U V] of u and of v, less one.
+        left, right: W and [U V] of u and of v, minus the identity.
         to, back: matrices of the grid.
-        gate, gate_bias: of the gates, (2 C, C) and (C,), which scalars of both have.
+        gate, gate_bias: of the gates, (2 C, C) and (C,), for the scalars of both.
         bias: of u and of v, (2 C,).
-        scale, adds, norm: as `Layer` has them.
+        scale, adds, norm: as in `Layer`.
     """
 
     left: tuple[torch.Tensor, torch.Tensor]
@@ -102,7 +102,7 @@ class GridLayer(NamedTuple):
     def of(
         self, rows: Sequence[torch.Tensor], biases: torch.Tensor | None, matmul: str
     ) -> list[torch.Tensor]:
-        """As of a `Layer`; there are no larger |m|."""
+        """As in `Layer`; there are no larger |m|."""
         (x,), more = rows, ([biases] if self.adds and biases is not None else [])
         return [once(_OnGrid(self, matmul), x, *more)]
 
@@ -110,7 +110,7 @@ class GridLayer(NamedTuple):
 def through(
     layers: Sequence[Layer | GridLayer], rows: list[torch.Tensor], biases: torch.Tensor | None, matmul: str
 ) -> list[torch.Tensor]:
-    """Rows of m = 0 and |m| = 1, and of each larger |m|, after these layers. biases: of each edge, for the first."""
+    """Rows of m = 0 and |m| = 1, and of each larger |m|, after these layers. biases: of edges, for the first layer."""
     for layer in layers:
         rows = layer.of(rows, biases, matmul)
     return rows
@@ -123,7 +123,7 @@ def plus_first(x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
 
 
 class _Gated(NamedTuple):
-    """A layer that has a gate and more than `so2_layer` knows of."""
+    """A layer with a gate and more than `so2_layer` supports."""
 
     layer: Layer
     matmul: str
@@ -237,7 +237,7 @@ class _OnGrid(NamedTuple):
 
 
 def _gated_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Those of m = 0, -1 and 1 but for the scalars: (E, L, C) each."""
+    """The rows of m = 0, -1 and 1 without the scalars: (E, L, C) each."""
     return x[:, 1:].unflatten(1, (3, -1)).unbind(1)
 
 
@@ -251,7 +251,7 @@ def layer_of(
     width: int,
     function: str,
 ) -> Layer | GridLayer:
-    """Of some of the groups of channels, in equal parts of rows of so many channels, and zeros behind each.
+    """The layer for some groups of channels, in equal parts of rows of `width` channels, padded with zeros.
 
     Args:
         gate: a `Gate` or a `GridNet`, or anything else: there is none. norm: an `OrderNorm`, or anything else.
@@ -260,7 +260,7 @@ def layer_of(
     c, part_width = product.inputs, width // len(groups)
 
     def wide(weight: torch.Tensor, parts: int = 1, part: int = 0) -> torch.Tensor:
-        """An array of rows, or one row, of all groups; one of several parts of outputs."""
+        """A matrix or a row for all groups; of several parts of outputs, this one."""
         if product.groups == parts == 1 and width == c:
             return weight
         found, of_groups = [], weight.unflatten(-1, (product.groups, -1, parts, c))[..., part, :]
@@ -314,5 +314,5 @@ def layer_of(
 
 
 def _less_one(weight: torch.Tensor) -> torch.Tensor:
-    """W, or [U V], less one in W or U."""
+    """W, or [U V], with the identity subtracted from W or U."""
     return weight - torch.eye(*weight.shape).to(weight)

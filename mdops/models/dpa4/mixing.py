@@ -1,4 +1,4 @@
-"""Softmaxes of DPA-4: over what came before in depth, and over groups of channels."""
+"""Softmaxes of DPA-4: over earlier depth, and over groups of channels."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,8 +14,8 @@ MODES = ("none", "independent", "dependent")
 
 
 class DepthMix(nn.Module):
-    """A mean of several rows, with weights that are a softmax of their scalars times a query: one that is trained, or
-    one that is made of the current row's scalars if `dependent`."""
+    """A weighted mean of several rows. The weights are a softmax of their scalars times a query. It is trained, or if
+    `dependent`, computed from the current row's scalars."""
 
     def __init__(self, channels: int, dependent: bool, bias: bool, eps: float) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class DepthMix(nn.Module):
         current: torch.Tensor,
         scalars: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """Of rows (N, ...); `scalars` gives the (N, C) of each."""
+        """The mean of rows (N, ...); `scalars` gives the (N, C) of each."""
         if len(sources) == 1:
             return sources[0]
         query = self.adamw_pseudo_query if self.query_proj is None else self.query_proj(scalars(current))
@@ -42,17 +42,17 @@ class DepthMix(nn.Module):
 
 
 def null_mass(raw: torch.Tensor, eps: float) -> torch.Tensor:
-    """Of its logarithm's trained numbers."""
+    """softplus(raw) + eps, the weight of attending to nothing."""
     return F.softplus(raw) + eps
 
 
 def focus_shares(logits: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """(E, F), a softmax over F groups of channels, a little evened out."""
+    """(E, F), a softmax over F groups of channels, slightly flattened."""
     logits = logits if bias is None else logits + bias
     return logits.softmax(1) * 0.98 + 0.02 / logits.shape[1]
 
 
 def drawn(weight: torch.Tensor, random: np.random.Generator) -> None:
-    """New weights of logits."""
+    """Draws new weights of logits."""
     with torch.no_grad():
         weight.copy_(torch.from_numpy(random.normal(0, 0.01, tuple(weight.shape))))

@@ -1,4 +1,4 @@
-"""The atomic model dpa4: the descriptor dpa4 with a fitting, and a repulsion of nuclei between near atoms."""
+"""The atomic model dpa4: the descriptor dpa4, a fitting, and a nuclear repulsion of near atoms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ class DPA4ModelOptions(PartsOptions):
 
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
-        """The descriptor tells widths of zero of any fitting."""
+        """The descriptor decides the widths of a fitting's layers that are zero."""
         fitting, descriptor = node.get("fitting_net", {}), node.get("descriptor", {})
         if not (isinstance(fitting, Mapping) and isinstance(descriptor, Mapping)):
             return node
@@ -123,7 +123,7 @@ class DPA4ModelOptions(PartsOptions):
 
 @register
 class DPA4Model(DescriptorFitting):
-    """e_i = fitting(descriptor) + bias of i's type + half the repulsion of its neighbours, where there is one.
+    """e_i = fitting(descriptor) + bias of i's type + half the repulsion of its neighbours, if there is one.
 
     The repulsion is Z_i Z_j k/r sum_n c_n exp(-d_n r/a), a = 0.88534 a_0 / (Z_i^0.23 + Z_j^0.23), of the true distance.
     """
@@ -163,7 +163,7 @@ class DPA4Model(DescriptorFitting):
         return found
 
     def repulsion(self, near: Neighborhood) -> torch.Tensor:
-        """(N,), eV, float64: half of that of an atom with each neighbour."""
+        """(N,), eV, float64: half of the repulsion of an atom and its neighbours."""
         silent = torch.nn.functional.pad(~self.has_energy, (0, 1), value=True)
         pairs = self.descriptor.excluded
         assert isinstance(pairs, torch.Tensor)
@@ -183,7 +183,7 @@ class DPA4Model(DescriptorFitting):
 
     @classmethod
     def tree_of_file(cls, tree: Tree) -> Tree:
-        """DeePMD-kit's node holds the atomic model in one of its own."""
+        """DeePMD-kit's node holds the atomic model in an inner node."""
         inner = tree.get("atomic_model")
         if not isinstance(inner, dict):
             return tree

@@ -1,5 +1,5 @@
-"""Blocks of DPA-4 as one node of autograd each (`mdops.ops._once`), of what is usual: one group of channels, one head
-of attention, blocks of |m| up to 1, and products on grids of rotations."""
+"""Blocks of DPA-4 as one node of autograd each (`mdops.ops._once`), for usual options: one group of channels, one head
+of attention, |m| up to 1, and products on grids of rotations."""
 
 from typing import NamedTuple
 
@@ -20,14 +20,14 @@ class NormOnce(NamedTuple):
 
 
 class GridOnce(NamedTuple):
-    """A product of two functions of atoms' coefficients, made of rows of D coefficients in C channels.
+    """A product of two functions, computed from rows of D coefficients in C channels.
 
     Attributes:
-        left, right: (D, C, K C'), what makes coefficients in K frames of both.
+        left, right: (D, C, K C'), weights of both functions' coefficients in K frames.
         to, back, by_angles: of `grid_product`.
-        mixed: (C', C), what mixes channels after the product; None: nothing.
-        gate: (2 C, C), of the scalars.
-        last: (D, K C, C), what makes rows of the gated product.
+        mixed: (C', C), mixes channels after the product; None: nothing does.
+        gate: (2 C, C), for the scalars.
+        last: (D, K C, C), from the gated product to rows.
     """
 
     left: torch.Tensor
@@ -41,7 +41,7 @@ class GridOnce(NamedTuple):
 
 
 class ForwardOnce(NamedTuple):
-    """What is made of each atom alone; scalars: (C, 2 C'), those of both functions."""
+    """A layer of each atom alone; scalars: (C, 2 C'), for the scalars of both functions."""
 
     before: NormOnce | None
     grid: GridOnce
@@ -53,14 +53,14 @@ class MessagesOnce(NamedTuple):
     """Messages of C channels, degrees up to L.
 
     Attributes:
-        before, after: None: there are none.
-        first, last: (D, C, C), the products around all of it.
-        norm, ends, gates: of the scalars; (C, 2 C), queries and keys; and (C, C), gates of what was received.
+        before, after: norms, or None.
+        first, last: (D, C, C), weights of the first and the last product.
+        norm, ends, gates: of scalars; (C, 2 C), for queries and keys; and (C, C), for gates of the sums.
         nothing, scale: of `edge_softmax`.
-        channels: (C,), by which rows of nodes are multiplied; None: ones.
-        layers: what `so2_messages` takes of them. rescale: (D, 1), factors of their sums.
+        channels: (C,), factors of the rows of nodes; None: ones.
+        layers: arguments of `so2_messages`. rescale: (D, 1), factors of the sums.
         output: (D, C, C), after the gates; None: nothing.
-        grid: of what was received and the atom's own rows; None: nothing.
+        grid: the product of the sums and the atom's own rows; None: nothing.
     """
 
     before: NormOnce | None
@@ -91,7 +91,7 @@ class BlockOnce(NamedTuple):
         x: torch.Tensor,
         *of_edges: torch.Tensor,
     ) -> torch.Tensor:
-        """(N, D, C) of rows x of that shape.
+        """Maps rows x (N, D, C) to rows of that shape.
 
         Args:
             of_edges: vectors (E, 3); mixtures (E, ..), numbers of `order_mix`; logits (E, 1), what lengths and types
@@ -149,7 +149,7 @@ def _normed(trace: Trace, own: NormOnce | None, x: torch.Tensor) -> torch.Tensor
 def _on_grid(
     trace: Trace, own: GridOnce, x: torch.Tensor, y: torch.Tensor, scalars: torch.Tensor
 ) -> torch.Tensor:
-    """The product of two functions that are made of x and y (N, D, C), gated by scalars (N, 2 C')."""
+    """The product of two functions, linear in x and y (N, D, C), gated by scalars (N, 2 C')."""
     count, degrees, coefficients = len(x), x.shape[1], own.to.shape[1]
     shape = count, coefficients, degrees * own.left.shape[2] // coefficients
     left = trace.shaped(trace.product_of_each(x, own.left), *shape)

@@ -16,7 +16,7 @@ from mdops.ops.edge_rotation import MOST_COLUMNS
 from mdops.options import Most, Options, check_pairs, key
 
 _MIXED_AT_ONCE = "one of full_attn_res and block_attn_res alone"
-_EXACT_ORDER = 3  # up to which DeePMD-kit's grids of even angles keep to a rotation about an edge
+_EXACT_ORDER = 3  # up to which DeePMD-kit's uniform grids are equivariant under rotations about an edge
 
 
 @dataclass(kw_only=True)
@@ -130,7 +130,7 @@ class DPA4Options(Options):
     use_spin: list[bool] | None = key(None, "for each type whether its atoms have a moment", where="file")
 
     def __post_init__(self) -> None:
-        """Every option as DeePMD-kit's files have it, so that what means the same is the same."""
+        """Writes every option as in DeePMD-kit's files, so that equivalent options compare equal."""
         self.radial_mlp = [width or self.channels for width in self.radial_mlp]
         for name, count in (("grid_mlp", 3), ("grid_branch", 3), ("lebedev_quadrature", 2)):
             given = getattr(self, name)
@@ -159,7 +159,7 @@ class DPA4Options(Options):
 
     @property
     def first_degree(self) -> int:
-        """lmax of messages at the beginning."""
+        """lmax of the first messages."""
         return self.lmax
 
     @property
@@ -181,27 +181,27 @@ class DPA4Options(Options):
 
     @property
     def node_matrices(self) -> tuple[bool, int]:
-        """Whether `node_cartesian` multiplies both ways, and how many layers it has."""
+        """Whether `node_cartesian` multiplies from both sides, and how many layers it has."""
         name, _, count = str(self.node_cartesian).strip().lower().partition(":")
         if name in ("none", ""):
             return False, 0
         return (False, int(name)) if name.isdecimal() else (name == "parity", int(count or 1))
 
     def grid_kind(self, place: int) -> tuple[str, int]:
-        """What a grid does, and how many products it has; 0: messages, 1: atoms' messages, 2: within atoms."""
+        """A grid's kind and its number of products; place 0: on edges, 1: on sums of messages, 2: within atoms."""
         mlp = self.grid_mlp[place] if isinstance(self.grid_mlp, list) else self.grid_mlp
         branches = self.grid_branch[place] if isinstance(self.grid_branch, list) else self.grid_branch
         return ("branch" if branches else "mlp" if mlp else "glu"), max(1, branches)
 
     def hidden_width(self, doubled: bool) -> int:
-        """`ffn_neurons`, or what it is by the channels."""
+        """`ffn_neurons`, or a width from the number of channels."""
         return self.ffn_neurons or automatic_width(self.channels, 8 / 3 if doubled else 4)
 
     def depth_mix(self, mode: str) -> DepthMix:
         return DepthMix(self.channels, mode == "dependent", self.mlp_bias, self.eps)
 
     def rows_of(self, nodes: torch.Tensor, coefficients: int) -> torch.Tensor:
-        """(N, H, D, C), of nodes (N, H D C), or (N, H D C + 1)."""
+        """(N, H, D, C), from nodes (N, H D C) or (N, H D C + 1)."""
         size = coefficients * self.channels
         count = nodes.shape[1] // size
         return nodes[:, : count * size].reshape(-1, count, coefficients, self.channels)
@@ -269,5 +269,5 @@ class DPA4Options(Options):
 
 
 def automatic_width(inputs: int, times: float) -> int:
-    """Of a hidden layer, a multiple of 32."""
+    """The width of a hidden layer, a multiple of 32."""
     return 32 * math.ceil(times * inputs / 32)
