@@ -77,8 +77,8 @@ class Layer(NamedTuple):
 
 
 class GridLayer(NamedTuple):
-    """y = x + a g(u, v): a layer of rows of m = 0 and |m| = 1. g is `GridNet`'s product of functions on the sphere; u and
-    v are products of x, or of x after a norm, with biases of their scalars.
+    """y = x + a g(u, v): a layer of rows of m = 0 and |m| = 1. g is `GridNet`'s product of functions on the sphere; u
+    and v are products of x, or of x after a norm, with biases of their scalars.
 
     Attributes:
         left, right: W and [U V] of u and of v, minus the identity.

@@ -1,4 +1,4 @@
-"""Parts of nets whose numbers turn with the system: spherical harmonics, rotations into the frame of an edge, products
+"""Parts of equivariant nets: spherical harmonics, rotations into the frame of an edge, products
 by degree and by blocks of equal |m|, norms, gates and products on grids (docs/reference/equivariant.md)."""
 
 from mdops.nn.equivariant.gate import Gate

@@ -1,4 +1,4 @@
-"""What functions and modules of equivariant nets refuse, rather than to answer with something else."""
+"""Checks of the arguments of equivariant functions and modules."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from mdops.errors import InputError
 
 
 def check_vectors(what: str, value: torch.Tensor, columns: int, rows: bool) -> None:
-    """(..., columns) float32 or float64, or with `rows` (E, columns)."""
+    """Expects (..., columns) float32 or float64; with `rows`, (E, columns)."""
     shape, dims = tuple(value.shape), len(value.shape)
     if not dims or shape[-1] != columns or (rows and dims != 2):
         raise InputError(f"{what} have shape {shape}, expected ({'E' if rows else '...'}, {columns})")
@@ -17,7 +17,7 @@ def check_vectors(what: str, value: torch.Tensor, columns: int, rows: bool) -> N
 
 
 def check_degrees(what: str, lmax: int, mmax: int | None = None, name: str = "mmax") -> None:
-    """A largest degree, and a largest order."""
+    """Checks a largest degree, and a largest order."""
     if not isinstance(lmax, int) or lmax < 0:
         raise InputError(f"{what}: lmax is {lmax}, expected a whole number from 0 on")
     if mmax is not None and (not isinstance(mmax, int) or not 0 <= mmax <= lmax):
@@ -25,7 +25,7 @@ def check_degrees(what: str, lmax: int, mmax: int | None = None, name: str = "mm
 
 
 def check_coefficients(what: str, chosen: Sequence[tuple[int, int]], lmax: int | None = None) -> None:
-    """(l, m) of coefficients that there are."""
+    """Expects (l, m) of existing coefficients."""
     for ell, m in chosen:
         if abs(m) > ell or (lmax is not None and ell > lmax):
             most = "" if lmax is None else f" of degrees up to {lmax}"
@@ -33,7 +33,7 @@ def check_coefficients(what: str, chosen: Sequence[tuple[int, int]], lmax: int |
 
 
 def check_all_degrees(what: str, chosen: Sequence[tuple[int, int]]) -> None:
-    """(0, 0) first, and no degree left out."""
+    """Expects (0, 0) first and no degree missing."""
     check_coefficients(what, chosen)
     degrees = {ell for ell, _ in chosen}
     if not chosen or tuple(chosen[0]) != (0, 0) or degrees != set(range(len(degrees))):
@@ -43,7 +43,7 @@ def check_all_degrees(what: str, chosen: Sequence[tuple[int, int]]) -> None:
 
 
 def check_rows(module: str, x: torch.Tensor, shape: Sequence[int], like: torch.Tensor, dims: int = 1) -> None:
-    """(N, *shape) of the dtype of weights, with so many dimensions in front of the shape; 0: any number."""
+    """Expects (N, *shape) in the weights' dtype, with `dims` dimensions before the shape; 0: any number."""
     given, expected = tuple(x.shape), tuple(shape)
     fits = len(given) >= len(expected) and given[len(given) - len(expected) :] == expected
     if not fits or (dims and len(given) != dims + len(expected)):

@@ -1,4 +1,4 @@
-"""What makes rows of coefficients nonlinear and lets them turn: functions of their scalars alone."""
+"""Equivariant nonlinearities of rows of coefficients: functions of their scalars alone."""
 
 from collections.abc import Sequence
 
@@ -64,7 +64,7 @@ class Gate(nn.Module):
     ) -> list[torch.Tensor]:
         """rows + self(x) of one group, by blocks of equal |m|, (E, R_m, C) in the order of `by_order`.
 
-        With silu and no bias: all factors are sigmoids then, which one product makes for all degrees.
+        Only with silu and no bias: then all factors are sigmoids, and one product gives their logits.
         """
         assert self.is_silu and (not self.lmax or self.gate_linear.bias is None)
         width, scalars = self.channels, x[0][:, 0]

@@ -1,8 +1,8 @@
-"""Products of functions on the sphere or on the rotations, which mix degrees and still turn as they should.
+"""Products of functions on the sphere or on the rotations, which mix degrees and are equivariant.
 
 A row of coefficients c_lm is the function sum c_lm Y_lm of the sphere; with K frames, a row c_lmk is the function
 sum c_lmk D^l_km of the rotations. Two such functions are multiplied point by point and projected back. The points
-integrate a product of three functions exactly, so that any other such points give the same numbers.
+integrate a product of three functions exactly, so that all grids that do so give the same results.
 """
 
 import copy
@@ -33,11 +33,11 @@ from mdops.nn.equivariant.rotation import spherical_harmonics, wigner_rows
 from mdops.ops import EdgeIndex, edge_weighted_sum, grid_product, linear, scalar_gate
 from mdops.ops.grid_product import multiplies_at_points
 
-_RESIDUAL = 1e-3  # the first factor of what a grid adds
+_RESIDUAL = 1e-3  # the initial scale of a grid's output
 
 
 def _sums_of_products(a: torch.Tensor, b: torch.Tensor, count: int) -> torch.Tensor:
-    """(N, W), a times b summed up over so many rows after the other, of rows (N count, W)."""
+    """(N, W), a times b, summed over each `count` rows of (N count, W)."""
     rows = torch.arange(a.shape[0] + 1, dtype=torch.int32, device=a.device)
     own, of = rows[:-1], rows[:-1] // count
     return edge_weighted_sum(
@@ -51,7 +51,7 @@ def frame_orders(kmax: int) -> list[int]:
 
 
 def _polar_points(lmax: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Angles (alpha, beta) and weights, which sum up to 1, for functions up to degree 3 lmax."""
+    """Angles (alpha, beta) and weights with sum 1, for functions up to degree 3 lmax."""
     cosines, weights = np.polynomial.legendre.leggauss(3 * lmax // 2 + 1)
     turns = 3 * lmax + 1
     alpha = np.tile(np.arange(turns) * (2 * math.pi / turns), len(cosines))
@@ -64,7 +64,7 @@ def sphere_grid(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """From coefficients to points, (G, D), and back, (D, G), float64.
 
-    Degrees above mmax count sqrt((2l + 1) / (2 mmax + 1)) times as much, both ways.
+    Both matrices multiply degrees above mmax by sqrt((2l + 1) / (2 mmax + 1)).
     """
     alpha, beta, weights = _polar_points(lmax)
     x, y = np.sin(beta) * np.cos(alpha), np.sin(beta) * np.sin(alpha)
@@ -87,7 +87,7 @@ def rotation_grid(
     gamma = np.tile(np.arange(turns) * (2 * math.pi / turns), len(alpha))
     alpha, beta = (np.repeat(angle, turns) / 2 for angle in (alpha, beta))
     gamma = gamma / 2
-    # About z by alpha, about y by beta, about z by gamma.
+    # Rotations about z by alpha, about y by beta, about z by gamma.
     quaternions = np.stack(
         [
             np.cos(beta) * np.cos(alpha + gamma),
@@ -112,7 +112,7 @@ def rotation_grid(
 
 
 class FrameLinear(nn.Module):
-    """x_lm W_l of rows (N, D, F, inputs), into frames or out of them."""
+    """x_lm W_l of rows (N, D, F, inputs), from or to rows with frames."""
 
     _table: torch.Tensor
 
@@ -140,7 +140,7 @@ class FrameLinear(nn.Module):
 
 
 class _GridMix(nn.Module):
-    """What stands around the product of two functions: nothing, channels mixed, or a mixture of several products."""
+    """Base of the layers around the product of two functions, which mix its channels."""
 
     def __init__(self, channels: int, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -149,15 +149,15 @@ class _GridMix(nn.Module):
         self.out_proj = ChannelLinear(channels, channels)
 
     def sides(self, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The two functions whose product is taken, of two (..., C): linear in both."""
+        """The two functions to multiply, linear in two (..., C)."""
         return self.left_proj(left), self.right_proj(right)
 
 
 class GridMLP(_GridMix):
-    """Channels are mixed before and after the product, which has twice as many."""
+    """Mixes channels before and after the product, which has twice as many."""
 
     def __init__(self, channels: int, both: bool) -> None:
-        """`both`: each of the two functions is made of both inputs."""
+        """`both`: each of the two functions depends on both inputs."""
         super().__init__(channels, channels * (1 + both), 2 * channels)
         self.both, self.out_proj = both, ChannelLinear(2 * channels, channels)
 
@@ -169,12 +169,12 @@ class GridMLP(_GridMix):
     def forward(
         self, left: torch.Tensor, right: torch.Tensor, grid: "GridNet", scalars: torch.Tensor
     ) -> torch.Tensor:
-        """Of both `sides`."""
+        """left, right: from `sides`."""
         return self.out_proj(grid.product(left, right))
 
 
 class GridBranch(_GridMix):
-    """The mean of several products, with weights that are a softmax of the scalars."""
+    """A mean of several products, weighted by a softmax of the scalars."""
 
     def __init__(self, channels: int, branches: int) -> None:
         super().__init__(channels, channels, branches * channels)
@@ -183,8 +183,8 @@ class GridBranch(_GridMix):
     def forward(
         self, left: torch.Tensor, right: torch.Tensor, grid: "GridNet", scalars: torch.Tensor
     ) -> torch.Tensor:
-        """Of both `sides`."""
-        if self.branches == 1:  # the weight of all points is one number, which is 1
+        """left, right: from `sides`."""
+        if self.branches == 1:  # the softmax of one logit is 1
             return self.out_proj(grid.product(left, right))
         weights = self.router(scalars).softmax(-1)
         product = (grid.to_points(left) * grid.to_points(right)).unflatten(-1, (self.branches, -1))
@@ -192,8 +192,8 @@ class GridBranch(_GridMix):
 
 
 class ProductWeights(NamedTuple):
-    """Of a product by degree and what mixes its channels before a product of functions: both functions' (L + 1, inputs,
-    K C'), and the scalars' (inputs, 2 C)."""
+    """A linear layer by degree times the mixing of channels before a product of functions: weights (L + 1, inputs, K
+    C') of both functions, and (inputs, 2 C) of the scalars."""
 
     left: torch.Tensor
     right: torch.Tensor
@@ -263,8 +263,8 @@ class GridNet(nn.Module):
             self.frame_contract = FrameLinear(chosen, self.frames * channels, channels)
 
     _to: torch.Tensor  # (G, D K)
-    _back: torch.Tensor  # (G, D K): what a point adds
-    _norms: torch.Tensor  # (L + 1, K): what the square of a coefficient adds to the product's first one
+    _back: torch.Tensor  # (G, D K): contribution of a point
+    _norms: torch.Tensor  # (L + 1, K): a squared coefficient's contribution to the product's first one
 
     def to_points(self, x: torch.Tensor) -> torch.Tensor:
         """(N, D, F, K, C) to (N, G, F, C)."""
@@ -293,7 +293,7 @@ class GridNet(nn.Module):
         return found.unflatten(2, (groups, -1)).unflatten(1, (-1, self.frames)).transpose(2, 3)
 
     def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
-        """(N, D, F, K C) of (N, D, F, 2 K C); or (N, D, F, C) of two of that shape where it is `crossed`."""
+        """(N, D, F, 2 K C) to (N, D, F, K C); if `crossed`, two of (N, D, F, C) to one."""
         if self.crossed is (other is None):
             raise InputError(f"GridNet: expected {'two arguments' if self.crossed else 'one argument'}")
         width = self.channels if self.crossed else 2 * self.frames * self.channels
@@ -309,18 +309,18 @@ class GridNet(nn.Module):
         return self._found(left, right, scalars)
 
     def of_product(self, x: torch.Tensor, product: DegreeLinear, weights: ProductWeights) -> torch.Tensor:
-        """self(product(x)), of rows (N, D, 1, inputs) and one group, where the product has no bias and this is not
-        `crossed`; with the `weights_of` the product, so that no array of atoms stands between the two."""
+        """self(product(x)), for rows (N, D, 1, inputs), one group, a product without bias, and no `crossed`. With the
+        `weights_of` the product, the array between the two is not computed."""
         left, right = (
             product.product(x.squeeze(2), own).unflatten(-1, (1, self.frames, -1)) for own in weights[:2]
         )
         return self._found(left, right, self._scalars_of(x, weights))
 
     def weights_of(self, product: DegreeLinear, counted: bool = False) -> ProductWeights:
-        """What mixes channels before the product of functions, multiplied with the weights of a product by degree.
+        """The weights of a linear layer by degree, times the mixing of channels before the product of functions.
 
         Args:
-            counted: the left function's times what its coefficients count in the product's scalars.
+            counted: whether the left ones are times the factors of the coefficients in the product's scalars.
         """
         weight = product.weight.unflatten(2, (2, self.frames, self.channels))
         left, right = weight.unbind(2) if self.grid_op is None else self.grid_op.sides(*weight.unbind(2))
@@ -334,18 +334,18 @@ class GridNet(nn.Module):
 
     @property
     def is_one_product(self) -> bool:
-        """Whether there is one product of functions, of one group of channels."""
+        """Whether it has one group of channels, and one product of functions."""
         return self.groups == 1 and self.has_one_product
 
     @property
     def has_one_product(self) -> bool:
-        """Whether there is one product of functions of each group of channels."""
+        """Whether it has one product of functions per group of channels."""
         return not (isinstance(self.grid_op, GridBranch) and self.grid_op.branches > 1)
 
     @torch.no_grad()
     def in_one_group(self) -> "GridNet":
-        """The same of one product, with all channels in one group, and zeros between the weights of those that it has:
-        in simulations arrays of groups would have to be turned around for each product."""
+        """The same net of one product, with all channels in one group and zero weights between the old groups. With
+        groups, simulations would transpose arrays for each product."""
         wide, groups = copy.deepcopy(self), torch.eye(self.groups).to(self.scalar_gate.weight)
 
         def widen(weight: torch.Tensor, parts: int = 1, of: int = 1) -> nn.Parameter:
@@ -374,18 +374,18 @@ class GridNet(nn.Module):
 
     @property
     def needs_points(self) -> bool:
-        """Whether a product's scalars are more than a sum of products of its functions' coefficients."""
+        """Whether the product's scalars need points, not just sums of products of coefficients."""
         return self.crossed or not self.is_one_product
 
     @property
     def constants(self) -> tuple[torch.Tensor, torch.Tensor, bool, torch.Tensor | None, torch.Tensor]:
-        """Of one product: what `grid_product` takes of points, what mixes channels behind it, and the gates' weight."""
+        """For one product: arguments of `grid_product`, the mixing of channels after it, and the gates' weight."""
         mixed = None if self.grid_op is None else self.grid_op.out_proj.weight
         return self._to, self._back, self._by_angles, mixed, self.scalar_gate.weight
 
     def crossed_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of one product of two arguments with frames: what makes the coefficients (D, C, K C') of both functions, and
-        (D, K C, C), what leads back; a matrix of each coefficient."""
+        """For one product of two arguments with frames: a matrix per coefficient to those of both functions, (D, C,
+        K C'), and back, (D, K C, C)."""
         assert self.frame_expand and self.frame_contract and self.residual_scale is not None
         left = right = self.frame_expand.of_each
         if self.grid_op is not None:
@@ -396,7 +396,7 @@ class GridNet(nn.Module):
     def scalars_of_product(
         self, x: torch.Tensor, product: DegreeLinear, weights: ProductWeights
     ) -> torch.Tensor:
-        """(N, C), the first frame's scalars of `of_product`, which do not need points; with counted `weights_of`."""
+        """(N, C), the scalars of the first frame of `of_product`, without points; with counted `weights_of`."""
         scalars = self._scalars_of(x, weights)
         a, b = (product.product(x.squeeze(2), own).flatten(0, 1) for own in weights[:2])
         found = _sums_of_products(a, b, x.shape[1]).unflatten(1, (self.frames, -1)).sum(1)
@@ -405,7 +405,7 @@ class GridNet(nn.Module):
         return scalar_gate(found[:, None], self.scalar_gate(scalars)[:, 0], scalars[:, 0])[:, 0]
 
     def _found(self, left: torch.Tensor, right: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
-        """Of two functions (N, D, F, K, C'), and the scalars of what they were made of, (N, F, 2 C)."""
+        """The gated product of two functions (N, D, F, K, C'), with the inputs' scalars (N, F, 2 C)."""
         if self.grid_op is None:
             product = self.product(left, right)
         else:

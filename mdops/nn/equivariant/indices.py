@@ -10,7 +10,7 @@ from mdops.nn.equivariant.checks import check_coefficients, check_degrees
 def coefficients(lmax: int, mmax: int | None = None) -> list[tuple[int, int]]:
     """(l, m) of each coefficient up to degree lmax in packed order: l rises, and m from -l to l in each degree.
 
-    With an mmax, at most lmax, those of |m| <= mmax alone. Raises InputError for other numbers.
+    With an mmax (at most lmax), only those of |m| <= mmax. Raises InputError for other numbers.
     """
     check_degrees("coefficients", lmax, mmax)
     most = lmax if mmax is None else mmax
@@ -25,7 +25,7 @@ def by_order(lmax: int, mmax: int) -> list[tuple[int, int]]:
 
 
 def places(chosen: Sequence[tuple[int, int]]) -> list[int]:
-    """The packed places of coefficients (l, m). Raises InputError for one that is none."""
+    """The packed places of coefficients (l, m). Raises InputError for others."""
     check_coefficients("places", chosen)
     return [ell * ell + ell + m for ell, m in chosen]
 
@@ -42,13 +42,13 @@ def degree_table(chosen: Sequence[tuple[int, int]]) -> torch.Tensor:
 
 
 def of_each(values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Of values (L + 1, ...) of degrees those of each coefficient, (D, ...), by a `degree_table`. Products choose them:
-    the gradient of a choice by indices takes several operations."""
+    """Expands values (L + 1, ...) of degrees to coefficients, (D, ...), by a `degree_table`. That is a matrix product:
+    the gradient of indexing takes several operations."""
     return (table @ values.flatten(1)).view(len(table), *values.shape[1:])
 
 
 def runs(places: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Places as runs of one place or of rising ones: (how many, the first, how many different ones)."""
+    """Splits places into runs of equal or rising ones: (length, first place, number of different places)."""
     found: list[tuple[int, int, int]] = []
     for place in places:
         count, first, size = found[-1] if found else (0, 0, 0)
@@ -62,5 +62,5 @@ def runs(places: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def spread(x: torch.Tensor, found: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-    """Rows of (E, L, C) at the places of `runs`, (E, D, C). Gradients are sums in a fixed order."""
+    """Rows of (E, L, C) at the places of `runs`, (E, D, C). Gradients are summed in a fixed order."""
     return torch.cat([x[:, at : at + size].expand(-1, count, -1) for count, at, size in found], 1)

@@ -1,7 +1,7 @@
-"""Products that mix channels and keep what turns apart: by degree l, or by blocks of equal |m|.
+"""Equivariant linear layers that mix channels: by degree l, or by blocks of equal |m|.
 
-Rows are (N, D, F, C): N nodes or edges, D coefficients, F groups that have weights of their own, C channels. Weights
-begin as zeros; `reset` draws new ones.
+Rows are (N, D, F, C): N nodes or edges, D coefficients, F groups with their own weights, C channels. Weights begin
+as zeros; `reset` draws new ones.
 """
 
 import math
@@ -27,7 +27,7 @@ def zeros(*shape: int) -> nn.Parameter:
 
 @torch.no_grad()
 def draw(weight: torch.Tensor, random: np.random.Generator, deviation: float) -> None:
-    """Fills with normal numbers of that deviation."""
+    """Fills with normal numbers of this deviation."""
     weight.copy_(torch.from_numpy(random.normal(0, deviation, tuple(weight.shape))))
 
 
@@ -42,13 +42,13 @@ def draw_truncated(weight: torch.Tensor, random: np.random.Generator, inputs: in
 
 @torch.no_grad()
 def draw_uniform(weight: torch.Tensor, random: np.random.Generator, inputs: int) -> None:
-    """Fills with numbers evenly between -1 / sqrt(inputs) and that."""
+    """Fills with uniform numbers between -1 / sqrt(inputs) and 1 / sqrt(inputs)."""
     bound = 1 / math.sqrt(inputs)
     weight.copy_(torch.from_numpy(random.uniform(-bound, bound, tuple(weight.shape))))
 
 
 def draw_weights(module: nn.Module, random: np.random.Generator) -> None:
-    """New random weights of all parts that have a method `reset(random)`. Those of one are drawn after its parts'."""
+    """Calls `reset(random)` of all parts that have it: inner parts first."""
     for part in reversed(list(module.modules())):
         reset: Any = getattr(part, "reset", None)
         if reset is not None:
@@ -56,13 +56,13 @@ def draw_weights(module: nn.Module, random: np.random.Generator) -> None:
 
 
 def plus_scalar(x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-    """x (N, D, F, C) with something added to its first coefficient, the one that does not turn."""
+    """x (N, D, F, C) with something added to its first coefficient, the invariant one."""
     first, others = x.split([1, x.shape[1] - 1], 1)
     return torch.cat([first + added, others], 1)
 
 
 class _ByCoefficient(torch.autograd.Function):
-    """y[n, d] = x[n, d] W[d]. One product of all coefficients reads and writes rows where they stand."""
+    """y[n, d] = x[n, d] W[d]. One batched product reads and writes rows in place, without copies."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ class _ByCoefficient(torch.autograd.Function):
 
 
 def product_of_each(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Rows of coefficients times the matrix of each, (N, D, inputs) and (D, inputs, outputs) to (N, D, outputs)."""
+    """Multiplies each coefficient by its matrix: (N, D, inputs) and (D, inputs, outputs) to (N, D, outputs)."""
     if torch.compiler.is_compiling() or is_exported() or is_transformed():
         return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)
     found: torch.Tensor = _ByCoefficient.apply(x, as_non_leaf(weight))
@@ -91,16 +91,16 @@ def product_of_each(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def product_of_degrees(x: torch.Tensor, weight: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """The same of all coefficients of degrees up to L, each with the matrix of its degree, (L + 1, inputs, outputs), by
-    their `degree_table`."""
+    """The same for all coefficients of degrees up to L, with one matrix per degree, (L + 1, inputs, outputs), and their
+    `degree_table`."""
     by_pytorch = torch.compiler.is_compiling() or is_exported() or is_transformed()
-    if not by_pytorch and has_degree_kernel(x, weight):  # which asks how many rows there are
+    if not by_pytorch and has_degree_kernel(x, weight):  # depends on the number of rows
         return degree_linear(x, weight)
     return product_of_each(x, of_each(weight, table))
 
 
 class Dense(nn.Module):
-    """f(x W + b), (N, inputs) to (N, outputs); b is there if `bias` says so."""
+    """f(x W + b), (N, inputs) to (N, outputs); b only with `bias`."""
 
     def __init__(self, inputs: int, outputs: int, activation: str = "none", bias: bool = False) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class GroupLinear(nn.Module):
     def __init__(
         self, inputs: int, outputs: int, groups: int = 1, bias: bool = False, deviation: float | None = None
     ) -> None:
-        """`deviation`: of new weights, which are uniform without one."""
+        """`deviation`: of new normal weights; None: they are uniform."""
         super().__init__()
         self.inputs, self.outputs, self.groups, self.deviation = inputs, outputs, groups, deviation
         self.weight = zeros(inputs, groups * outputs)
@@ -172,7 +172,7 @@ class GroupLinear(nn.Module):
 
 
 class DegreeLinear(nn.Module):
-    """x_lm W_l, and a bias of l = 0: (N, (lmax + 1)^2, F, inputs) in packed order to (.., outputs)."""
+    """x_lm W_l, with a bias of l = 0: (N, (lmax + 1)^2, F, inputs) in packed order to (.., outputs)."""
 
     expand_index: torch.Tensor
 
@@ -200,11 +200,11 @@ class DegreeLinear(nn.Module):
         return found if self.bias is None else plus_scalar(found, self.bias.view(self.groups, -1))
 
     def of_each(self, weight: torch.Tensor | None = None) -> torch.Tensor:
-        """(D, ..), the matrix of each coefficient, of its own weights or of others, (lmax + 1, ..)."""
+        """(D, ..), the matrix of each coefficient, from its own or other weights, (lmax + 1, ..)."""
         return of_each(self.weight if weight is None else weight, self._table)
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Rows of coefficients times the matrix of each one's degree, (N, D, inputs) to (N, D, outputs).
+        """Multiplies each coefficient by the matrix of its degree, (N, D, inputs) to (N, D, outputs).
 
         Args:
             weight: (lmax + 1, inputs, outputs).
@@ -217,13 +217,13 @@ class DegreeLinear(nn.Module):
 
 
 class OrderLinear(nn.Module):
-    """Products that keep to a rotation about z: coefficients of equal |m| are mixed over l and channels,
+    """Linear layers equivariant under rotations about z: they mix coefficients of equal |m| over l and channels,
 
         y_0 = x_0 W_0,   y_-m = x_-m U_m - x_m V_m,   y_m = x_-m V_m + x_m U_m,
 
-    and l = 0 has a bias. Rows (E, R, F, inputs) are in the order of `by_order`; F groups have weights of their own.
+    and l = 0 has a bias. Rows (E, R, F, inputs) are in the order of `by_order`; F groups have their own weights.
 
-    V turns a mirror image into something else: y_m of true vectors and tensors are then no true tensors.
+    V breaks mirror symmetry: with it, y_m of true vectors and tensors are no true tensors.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class OrderLinear(nn.Module):
         bias: bool = False,
         parity: bool = False,
     ) -> None:
-        """`parity`: without V, so that the results of mirror images are mirror images, too."""
+        """`parity`: without V, so that mirror images give mirror images."""
         super().__init__()
         check_degrees("OrderLinear", lmax, mmax)
         self.parity = parity
@@ -263,8 +263,8 @@ class OrderLinear(nn.Module):
             self.register_buffer(name, torch.tensor(list(index), dtype=torch.int64))
 
     def _blocks(self, group: int | None = None) -> list[torch.Tensor]:
-        """(F, size inputs, size outputs) of each |m|, or without F of a group: of its two orders side by side, or with
-        `parity` of each."""
+        """(F, size inputs, size outputs) for each |m|, without F for one group. Both orders are side by side, but with
+        `parity` they share one."""
 
         def own(weight: torch.Tensor) -> torch.Tensor:
             whole = weight.view(weight.shape[0], self.groups, -1)
@@ -280,7 +280,7 @@ class OrderLinear(nn.Module):
         return found
 
     def by_blocks(self, blocks: Sequence[torch.Tensor], group: int = 0) -> list[torch.Tensor]:
-        """The products of one group's rows (E, R_m, inputs) of each |m|, without the bias."""
+        """The outputs for one group's rows (E, R_m, inputs) of each |m|, without the bias."""
         found = []
         for rows, weight in zip(blocks, self._blocks(group), strict=True):
             y = linear(rows.reshape(-1, weight.shape[0]), weight)

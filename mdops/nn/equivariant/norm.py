@@ -1,4 +1,4 @@
-"""Norms of rows (N, D, F, C) of coefficients that turn: by a length that does not. `eps` keeps it from zero."""
+"""Equivariant norms of rows (N, D, F, C): they divide by an invariant length. `eps` keeps it from zero."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ class ScalarNorm(nn.Module):
 
     @property
     def constants(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, bool]:
-        """The arguments of `degree_norm` behind rows of one group, but for the factors, which are ones."""
+        """The arguments of `degree_norm` after rows of one group, with ones as factors."""
         ones = torch.ones_like(self._no_bias)[None]
         return ones, self._no_bias, self._share, self.eps, False
 
@@ -39,7 +39,7 @@ class ScalarNorm(nn.Module):
         )
 
     def unscaled(self, x: torch.Tensor) -> torch.Tensor:
-        """Without the factors."""
+        """The result without the factors."""
         return self._normed(x, torch.ones_like(self._no_bias)[None])
 
     def _normed(self, x: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
@@ -48,8 +48,8 @@ class ScalarNorm(nn.Module):
 
 
 class _TurningNorm(nn.Module):
-    """The first coefficient less its mean over channels; all over the root of the mean square, in which each degree
-    counts as much as any other; times factors of each degree, and a bias of the first coefficient."""
+    """Subtracts the first coefficient's mean over channels, and divides all by the root mean square, in which all
+    degrees have equal weight. Then come factors of each degree, and a bias of the first coefficient."""
 
     balance_weight: torch.Tensor
 
@@ -64,7 +64,7 @@ class _TurningNorm(nn.Module):
     _table: torch.Tensor
 
     def normalized(self, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """Of (N, D, F, C), with factors (D, F, C) and a bias (F, C)."""
+        """The result for (N, D, F, C), with factors (D, F, C) and a bias (F, C)."""
         check_rows(type(self).__name__, x, scale.shape, scale)
         if x.shape[2] == 1:
             given = x.squeeze(2), scale.squeeze(1), bias.squeeze(0), self.balance_weight
@@ -77,7 +77,7 @@ class _TurningNorm(nn.Module):
 
 
 class DegreeNorm(_TurningNorm):
-    """Of all coefficients up to degree lmax, in packed order."""
+    """The norm of all coefficients up to degree lmax, in packed order."""
 
     expand_index: torch.Tensor
 
@@ -89,7 +89,7 @@ class DegreeNorm(_TurningNorm):
 
     @property
     def constants(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, bool]:
-        """The arguments of `degree_norm` behind the rows, of one group."""
+        """The arguments of `degree_norm` after the rows, for one group."""
         factors = of_each(self.adam_scale, self._table).squeeze(1)
         return factors, self.bias.squeeze(0), self.balance_weight, self.eps, True
 
@@ -98,7 +98,7 @@ class DegreeNorm(_TurningNorm):
 
 
 class OrderNorm(_TurningNorm):
-    """Of the coefficients of |m| up to mmax, in the order of `by_order`."""
+    """The norm of coefficients of |m| up to mmax, in the order of `by_order`."""
 
     degree_index_m: torch.Tensor
 
@@ -109,7 +109,7 @@ class OrderNorm(_TurningNorm):
         self.register_buffer("degree_index_m", degree_index(by_order(lmax, mmax)))
 
     def constants_of(self, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, bool]:
-        """The arguments of `degree_norm` behind the rows, of one group."""
+        """The arguments of `degree_norm` after the rows, for one group."""
         factors = of_each(self.adam_scale[group], self._table)
         return factors, self.bias0[group], self.balance_weight, self.eps, True
 

@@ -1,6 +1,6 @@
-"""Real spherical harmonics, and how their coefficients turn.
+"""Real spherical harmonics, and rotations of their coefficients.
 
-Y_lm is real and scaled so that the squares of a degree sum up to 1; the phase is that of Condon and Shortley. So Y_1 of
+Y_lm is real and scaled so that the squares of a degree have sum 1; the phase is that of Condon and Shortley. So Y_1 of
 a unit vector (x, y, z) is (-y, z, -x) for m = -1, 0, 1. D^l of a rotation R is the matrix of Y_l(R r) = D^l Y_l(r).
 """
 
@@ -19,8 +19,8 @@ from mdops.tracing import outside_inference_mode
 def spherical_harmonics(vectors: torch.Tensor, lmax: int) -> torch.Tensor:
     """Y_lm of the directions of vectors, (..., 3) to (..., (lmax + 1)^2) in packed order.
 
-    They are polynomials of the unit vector, so that no direction is a special one. By the recursion of the associated
-    Legendre functions without their powers of sin(theta).
+    They are polynomials of the unit vector, so that no direction is special. They come from the recursion of the
+    associated Legendre functions without their powers of sin(theta).
 
     Args:
         vectors: float32 or float64, of any lengths whose squares are normal numbers; zeros give NaN.
@@ -53,8 +53,8 @@ def spherical_harmonics(vectors: torch.Tensor, lmax: int) -> torch.Tensor:
 def frame_quaternions(vectors: torch.Tensor) -> torch.Tensor:
     """Unit quaternions (w, x, y, z) of rotations that take the directions of vectors to +z, (E, 3) to (E, 4).
 
-    The rotation about z that is left free is smooth in each half of space and jumps where z = 0: what is made with the
-    frames must not depend on it, as products by blocks of equal |m| do not.
+    The rotation about z is arbitrary: here it is smooth in each half-space and jumps where z = 0. Results must not
+    depend on it. Those of linear layers by blocks of equal |m| do not.
 
     Args:
         vectors: float32 or float64, of any lengths whose squares are normal numbers; zeros give NaN.
@@ -65,7 +65,7 @@ def frame_quaternions(vectors: torch.Tensor) -> torch.Tensor:
     check_vectors("frame_quaternions: vectors", vectors, 3, rows=True)
     x, y, z = (vectors / vectors.norm(dim=-1, keepdim=True)).unbind(-1)
     none, up = torch.zeros_like(x), z >= 0
-    # Of two axes of rotation that one which is far from vanishing.
+    # Of two axes of rotation, take the one that is far from zero.
     parts = ((1 + z, -x), (y, none), (-x, 1 - z), (none, y))
     quaternion = torch.stack([torch.where(up, first, second) for first, second in parts], -1)
     return quaternion / (2 * (1 + torch.where(up, z, -z))).sqrt()[:, None]  # |z| has no derivative at 0
@@ -84,7 +84,7 @@ def _monomials(degree: int) -> np.ndarray:
 
 
 def _to_real(ell: int) -> np.ndarray:
-    """(2l + 1, 2l + 1), from complex to real harmonics."""
+    """(2l + 1, 2l + 1), maps complex to real harmonics."""
     found = np.zeros((2 * ell + 1, 2 * ell + 1), complex)
     found[ell, ell] = 1
     for m in range(1, ell + 1):
@@ -94,7 +94,7 @@ def _to_real(ell: int) -> np.ndarray:
 
 
 def _powers(a: complex, b: complex, p: int, q: int) -> np.ndarray:
-    """(p + q + 1,), the polynomial (a s + b t)^p (a* s + b* t)^q by rising powers of t."""
+    """(p + q + 1,), the coefficients of (a s + b t)^p (a* s + b* t)^q by rising powers of t."""
     found = np.ones(1, complex)
     for first, second, times in ((a, b, p), (a.conjugate(), b.conjugate(), q)):
         for _ in range(times):
@@ -104,7 +104,7 @@ def _powers(a: complex, b: complex, p: int, q: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _degree_polynomials(ell: int, degree: int) -> np.ndarray:
-    """(M, 2l + 1, 2l + 1), D^l of a unit quaternion by its monomials of an even degree from 2l on.
+    """(M, 2l + 1, 2l + 1), D^l by monomials of a unit quaternion, of an even degree of at least 2l.
 
     The complex matrix of a = w + iz, b = -y + ix turns u^(l + m) v^(l - m) with u -> a u + b v, v -> -b* u + a* v
     (Wigner 1931). Squares of the norm, which is 1, raise it to the degree.
@@ -146,26 +146,26 @@ def _row_polynomials(lmax: int, rows: tuple[tuple[int, int], ...]) -> np.ndarray
 def _tables(
     lmax: int, rows: tuple[tuple[int, int], ...], device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`_row_polynomials`, and (4, 2 lmax + 1, M): 1 where a monomial has that power of that number, else 0."""
+    """`_row_polynomials`, and (4, 2 lmax + 1, M): 1 where a monomial has that power of w, x, y or z, else 0."""
     powers = torch.from_numpy(_monomials(2 * lmax)).T
     chosen = powers[:, None] == torch.arange(2 * lmax + 1)[:, None]
     polynomials = torch.from_numpy(_row_polynomials(lmax, rows))
     return polynomials.to(device, dtype), chosen.to(device, dtype)
 
 
-# As torch.compiler.assume_constant_result does, which imports the compiler: that takes a second, in every process.
+# As torch.compiler.assume_constant_result, which would import the compiler: a second in every process.
 _tables._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
-# Kept, for no step to wait for a copy: a CUDA graph reads them as long as it is replayed.
+# Cached, so that no step waits for a copy, and a replayed CUDA graph can read them.
 _kept_tables = lru_cache(maxsize=None)(outside_inference_mode(_tables))
 
 
 def wigner_rows(
     quaternions: torch.Tensor, lmax: int, rows: Sequence[tuple[int, int]] | None = None
 ) -> torch.Tensor:
-    """Rows of the matrices that turn coefficients up to degree lmax, of unit quaternions (E, 4).
+    """Rows of the matrices that rotate coefficients up to degree lmax, for unit quaternions (E, 4).
 
-    They are polynomials of the quaternion, so that all derivatives are there, and none is a special one.
+    They are polynomials of the quaternion: all derivatives exist, and no rotation is special.
 
     Args:
         quaternions: (w, x, y, z), float32 or float64, of length 1, which is not checked.
@@ -186,7 +186,7 @@ def wigner_rows(
     powers = [torch.ones_like(quaternions)]
     for _ in range(2 * lmax):
         powers.append(powers[-1] * quaternions)
-    # Products choose powers: the gradient of a choice by indices is a sum that takes long on a GPU.
+    # Matrix products select powers: the gradient of indexing is a slow sum on a GPU.
     of_each = torch.stack(powers, -1).unbind(1)
     first, second, third, fourth = (own @ which for own, which in zip(of_each, chosen, strict=True))
     found: torch.Tensor = (first * second * (third * fourth)) @ table
