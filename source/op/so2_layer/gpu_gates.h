@@ -1,5 +1,5 @@
-// What gates make of products, for layers of any widths and type of number (gpu_products.h): a warp an edge,
-// a lane a number of m = 0 and those of m = -1 and 1 of the same degree and channel.
+// The gates of layers of any width and number type, after their products (gpu_products.h). A warp has an
+// edge; a lane has the numbers of m = 0, -1 and 1 of one degree and channel.
 #pragma once
 
 #include "common/activation.h"
@@ -17,12 +17,12 @@ constexpr int kGateThreads = 256;
 template <class T>
 __device__ __forceinline__ T sigmoid(T x) {
   if constexpr (sizeof(T) == sizeof(float))
-    return quotient(1.0f, 1.0f + expf(-x));  // behind its range it is zero, as it should be
+    return quotient(1.0f, 1.0f + expf(-x));  // beyond its range it is zero, as it should be
   else
     return T(1) / (T(1) + exp(-x));
 }
 
-// f(edge, the number of m = 0, those of m = -1 and 1; none for the scalars, which come with false).
+// Calls f(edge, k, index of m = 0, of m = -1, of m = 1, whether the last two exist: not for scalars).
 template <class T, class F>
 __device__ __forceinline__ void each_number(const So2Args<T>& args, const F& f) {
   const int64_t e = (static_cast<int64_t>(blockIdx.x) * kGateThreads + threadIdx.x) / kWarp;
@@ -35,7 +35,7 @@ __device__ __forceinline__ void each_number(const So2Args<T>& args, const F& f) 
   }
 }
 
-// Forward: y holds z, and of edges there are the gates' logits (E, L C).
+// Forward: y holds z; the gates' logits (E, L C) are given.
 template <class T>
 __global__ void __launch_bounds__(kGateThreads)
     gate_kernel(const __grid_constant__ So2Args<T> args, const T* __restrict__ logits) {
@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(kGateThreads)
   });
 }
 
-// Backward: dz but for what comes by the gates' weights, of the scalars (E, C) and the logits, in the place
-// of which come the slopes a_l.
+// Backward: dz without the part through the gates' weights, from the scalars (E, C) and the logits. The
+// slopes a_l replace the logits.
 template <class T>
 __global__ void __launch_bounds__(kGateThreads)
     gate_backward_kernel(const __grid_constant__ So2Args<T> args, const T* __restrict__ scalars,
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kGateThreads)
   });
 }
 
-// The scalars' part of dz by the gates' weights.
+// The part of the scalars' dz through the gates' weights.
 template <class T>
 __global__ void __launch_bounds__(kGateThreads)
     add_scalars_kernel(const __grid_constant__ So2Args<T> args, const T* __restrict__ more,
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kGateThreads)
   by_z[e * args.row() + c] += more[k];
 }
 
-// [[U, V], [-V, U]], as rows of m = -1 and 1 side by side are multiplied by.
+// [[U, V], [-V, U]], the matrix for rows of m = -1 and 1 side by side.
 template <class T>
 __global__ void __launch_bounds__(kGateThreads)
     pack_signs_kernel(int64_t side, const T* __restrict__ both, T* __restrict__ packed) {

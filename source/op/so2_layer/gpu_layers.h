@@ -1,31 +1,31 @@
 // A message in one kernel, of float32 with 32 channels and degree 2: from the rows of an edge's neighbour to
-// the sums over an atom's edges, and back. The layers go by Hopper's tensor cores: three products of
-// float16's two parts, to float32's accuracy, or one (gemm/gpu_parts.h). Of an edge nothing goes to memory
-// but the last layer's result, which the way back reads.
+// the sums over an atom's edges, and backward. The layers run on Hopper's tensor cores: three products of
+// float16's two parts, to float32's accuracy, or one (gemm/gpu_parts.h). Per edge, only the last layer's
+// result goes to memory. The backward pass reads it.
 //
-// A block has 128 edges, each of its two warpgroups 64, and a thread of each of two edges four of sixteen
-// numbers side by side: what it has of a product's sums it has of the next product's rows, too. So a thread
-// needs none of another's numbers but the largest of a row, by which rows are brought to one size. Its
-// numbers stand in its own places of shared memory, a product's rows in registers. Only the weights are
-// shared: they come through a ring (gpu_ring.h, gpu_layers_pack.h). A gate's logits are linear in the rows of
-// m = 0, too: so their weights are W's first columns times G.
+// A block has 128 edges, each of its two warpgroups 64. A thread has two edges, and of each sixteen of their
+// numbers four side by side: its part of a product's sums is its part of the next product's rows. So threads
+// exchange only the largest number of a row, by which rows are scaled. A thread's numbers stay in its own
+// slots of shared memory, a product's rows in registers. Only the weights are shared: they come through a
+// ring (gpu_ring.h, gpu_layers_pack.h). A gate's logits are linear in the rows of m = 0, so their weights are
+// W's first columns times G.
 //
-// The matrices of a warp's 16 edges are made of their vectors, and stand in shared memory without their
-// zeros: a degree's rows have its columns alone. Edges stand in the order of the nodes that are summed up by,
-// forward atoms, backward neighbours: a warp adds up what eight edges have for a node, and a kernel of
-// its own the sums of eights in their order (sum_groups_kernel).
+// The matrices of a warp's 16 edges are computed from their vectors, and are in shared memory without zeros:
+// a degree's rows have its columns alone. Edges are sorted by the nodes over which they are summed: forward
+// atoms, backward neighbours. A warp sums groups of eight edges, and another kernel adds up the groups' sums
+// in order (sum_groups_kernel).
 //
 // Backward, for the gradient G by an atom's sums:
 //
-//   g = w T G,  y G^T times w and summed up with T     ->  gradients by T and by w
-//   g through the last layer, which has no gate  ->  kept
-//   x through the layers, which keep f, e = f (1 - f) z and what g_0 is multiplied by in dz_0
-//   the last gated layer has g by then: its dz and slopes are made where its product is
+//   g = w T G;  y G^T, times w or summed with T  ->  gradients by T and by w
+//   g through the last layer, which has no gate  ->  saved
+//   x through the layers, which save f, e = f (1 - f) z and the factor of g_0 in dz_0
+//   the last gated layer has g already: it computes dz and slopes right after its product
 //   each layer back:  slopes, sums of g e,  ->  dz_0 += slopes G^T  ->  g += dz W^T, ...
-//   where g stands in the own places from the last gated layer on, and dz is made as a product's rows
+//   from the last gated layer on g is in the own slots, and dz is computed as a product's rows
 //   K g = h,  h x^T  ->  gradients by T, and so by vectors;  T x g^T  ->  by the mixture;  T^T h  ->  by x
 //
-// What is kept goes through device memory of the block's own, little enough to stay in the cache.
+// Saved numbers go through the block's own device memory, small enough to stay in the cache.
 #pragma once
 
 #include <algorithm>
@@ -54,19 +54,19 @@ constexpr int kScalarPieces = kOwnChannels / 16;
 constexpr int kOwnNumbers = 16 * kPieces;
 constexpr int kLayersTileBytes = kLayersRows * kOwnNumbers * static_cast<int>(sizeof(float));
 constexpr int kLayersAlignment = 1024;  // of shared memory
-// Bytes of the ring's slots. More would take the L1 cache's memory: with these it has 60 KB.
+// Bytes of the ring's slots. More would shrink the L1 cache, which has 60 KB with these.
 constexpr int kLayersRingBytes = 48 << 10;
 constexpr int kOwnColumns = (kOwnDegrees + 1) * (kOwnDegrees + 1), kOwnRows = 3 * kOwnDegrees + 1;
-constexpr int kTurnNumbers = 25;      // of an edge's matrix those of a row and a column of one degree
-constexpr int kTurnBytes = 13 << 10;  // of all of a block's, on the ring's alignment
+constexpr int kTurnNumbers = 25;      // entries of an edge's matrix within one degree
+constexpr int kTurnBytes = 13 << 10;  // of a block's matrices, on the ring's alignment
 constexpr int kVectorBytes = 2 << 10;
 constexpr int kOwnMixture = (kOwnDegrees + 1) * (kOwnDegrees + 1) + kOwnDegrees * kOwnDegrees;
 constexpr int kOwnNode = kOwnColumns * kOwnChannels;  // numbers of a node
-constexpr int kGroupEdges = 8;                        // which are summed up together
+constexpr int kGroupEdges = 8;                        // summed together
 static_assert(kTurnBytes >= kLayersRows * kTurnNumbers * static_cast<int>(sizeof(float)) &&
               kVectorBytes >= kLayersRows * 3 * static_cast<int>(sizeof(float)));
 
-// Of degree l: its first number of a matrix, its rows, how many columns it has, and row j of all.
+// For degree l: its first entry in a matrix, its number of rows and of columns, and the index of its row j.
 MDOPS_HD constexpr int turn_begin(int l) {
   return l == 0 ? 0 : l == 1 ? 1 : 10;
 }
@@ -83,13 +83,13 @@ static_assert(kOwnDegrees == 2 && turn_begin(2) + turn_rows(2) * turn_columns(2)
 MDOPS_HD constexpr int degree_of_row(int r) {
   return r == 0 ? 0 : 2 - r % 2;
 }
-// Which of its numbers is that of a row and a column of one degree.
+// The index of the entry of a row and a column of one degree.
 MDOPS_HD constexpr int turn_number(int row, int column) {
   const int l = degree_of_row(row);
   return turn_begin(l) + (row - l) / 2 * turn_columns(l) + column - l * l;
 }
 
-// The sums of eights of edges, and of each node that does not begin with an eight the first of its sums.
+// The sums of groups of eight edges, and the first sum of each node that begins within a group.
 struct GroupSums {
   float *of_groups, *of_begins;  // (groups, D, C), (nodes, D, C)
 
@@ -105,8 +105,8 @@ struct LayersArgs {
   int layers;
   const float *vectors, *mixture, *weight;  // of edges: (E, 3), (E, Q), (E,)
   NodeRows<float> x, grad;                  // of neighbours; of atoms, null forward
-  const int32_t* order;  // of the edges, by what they are summed up by; null: as they stand
-  float* rows;           // (E, R, C), the last layer's result
+  const int32_t* order;                     // of edges, by the nodes to sum over; null: as given
+  float* rows;                              // (E, R, C), the last layer's result
   float *by_vectors, *by_mixture, *by_weight;
   GroupSums sums;
   const char* packed;
@@ -125,16 +125,16 @@ using LayersRing = StageRing<kLayersWarps, LayersStages>;
 MDOPS_HD constexpr int layers_slot_bytes(int parts) {
   return kOwnMiddle * kOwnDepth * 2 * parts;
 }
-// Vectors and matrices of a block's edges, backward with their gradients.
+// For vectors and matrices of a block's edges, backward also for their gradients.
 MDOPS_HD constexpr int layers_edge_bytes(bool back) {
   return kVectorBytes + (back ? 2 : 1) * kTurnBytes;
 }
-// What of a block's memory is no slot of the ring.
+// A block's shared memory without the ring.
 MDOPS_HD constexpr int layers_fixed_bytes(bool back) {
   return kLayersTileBytes + layers_edge_bytes(back) + LayersStream::kMostChunks * sizeof(float) +
          kLayersAlignment;
 }
-// A warpgroup may be that many stages ahead of the other.
+// One warpgroup may be that many stages ahead of the other.
 MDOPS_HD constexpr int layers_slots(int parts) {
   return kLayersRingBytes / layers_slot_bytes(parts);
 }
@@ -142,8 +142,8 @@ constexpr int64_t layers_shared(int parts, bool back) {
   return layers_fixed_bytes(back) + LayersRing::bytes(layers_slots(parts), layers_slot_bytes(parts));
 }
 
-// What stands in the place of a node's row: zeros for none, for a wrong one no number. In memory, so that all
-// lanes read, wherever.
+// The rows of no node, zeros, and of a wrong node, NaN. They are in memory, so that all lanes read without
+// branches.
 struct NoNodes {
   alignas(16) float rows[2][kOwnNode] = {};
   constexpr NoNodes() {
@@ -157,7 +157,7 @@ struct NoNodes {
 template <int kParts, bool kBack>
 class LayersTile {
  public:
-  // Of a block that has so many tiles, the first with so many edges from one on.
+  // For a block with so many tiles, the first of which has `count` edges from `first` on.
   __device__ __forceinline__ LayersTile(const LayersArgs& args, int64_t tiles, int64_t first, int count)
       : args_(args),
         shared_(net_memory() + (-reinterpret_cast<uintptr_t>(net_memory()) & (kLayersAlignment - 1))),
@@ -175,7 +175,7 @@ class LayersTile {
     __syncthreads();
   }
 
-  // `count` edges from one on, and where the next ones are.
+  // `count` edges from `first` on; then come those from `next` on.
   __device__ __forceinline__ void run(int64_t first, int count, int64_t next, int next_count) {
     group_sums_ = (first + row_ / 16 * 16) / kGroupEdges;
     edge_[0] = next_edge_[0], edge_[1] = next_edge_[1], count_ = count;
@@ -184,7 +184,7 @@ class LayersTile {
     const int gated = args_.layers - 1;
     wait_for_copies<0>();
     __syncwarp();
-    // Without edges a warpgroup lets the weights go by: this tile is the block's last.
+    // A warpgroup without edges skips the weights: this tile is the block's last.
     if (group_ * kLayersGroupRows >= count) return pass();
     make_turns();
     prefetch_edges();
@@ -192,7 +192,7 @@ class LayersTile {
       turn_gradient();
     else
       rotate();
-    // One piece of code for all, which is what fits into the cache of instructions.
+    // One loop for all layers: more code would not fit into the instruction cache.
 #pragma unroll 1
     for (int k = 0; k < (kBack ? 1 + 2 * gated : args_.layers); ++k) {
       const bool is_forward = kBack ? k > 0 && k <= gated : k < gated;
@@ -217,7 +217,7 @@ class LayersTile {
   struct Rows {
     uint32_t part[kParts][kCount][4];
   };
-  // Sums of the tensor cores, and by what they are multiplied in each of the thread's rows.
+  // Sums of the tensor cores, and their factor for each of the thread's rows.
   template <int kPieces>
   struct Product {
     float sum[8 * kPieces], unit[2];
@@ -230,15 +230,15 @@ class LayersTile {
 
   static __device__ constexpr int place(int piece, int h) { return (2 * piece + h) * kLayersThreads; }
   __device__ __forceinline__ float4& own(int piece, int h) const { return own_[place(piece, h)]; }
-  // In the block's own device memory: the gradient, the slopes of the layer that comes next, and behind them
-  // what each layer keeps: e of m = 0, -1 and 1, the factors, and those of g_0.
+  // In the block's own device memory: the gradient, the slopes of the next layer, and then what each layer
+  // saves: e of m = 0, -1 and 1, the factors f, and those of g_0.
   __device__ __forceinline__ float4& grad(int piece, int h) const { return kept_[place(piece, h)]; }
   __device__ __forceinline__ float4& slope(int k, int h) const { return kept_[place(kPieces + k, h)]; }
   __device__ __forceinline__ float4& kept(int piece, int h) const {
     return kept_[place(kPieces + kSidePieces + layer_ * (4 * kSidePieces + kScalarPieces) + piece, h)];
   }
   static constexpr int kFactors = 3 * kSidePieces, kScalars = 4 * kSidePieces;
-  static constexpr int kAtOnce = 2;  // pieces that are read together
+  static constexpr int kAtOnce = 2;  // pieces read together
 
   static __device__ __forceinline__ float4 times(const float4& a, const float4& b) {
     return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
@@ -246,7 +246,7 @@ class LayersTile {
   static __device__ __forceinline__ float4 plus(const float4& a, const float4& b) {
     return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
   }
-  // a (1 - f), by one operation for each number.
+  // a (1 - f), by one operation per number.
   static __device__ __forceinline__ float4 rest(const float4& a, const float4& f) {
     return {a.x - a.x * f.x, a.y - a.y * f.y, a.z - a.z * f.z, a.w - a.w * f.w};
   }
@@ -261,7 +261,7 @@ class LayersTile {
       for (int h = 0; h < 2; ++h) f(piece, h);
   }
 
-  // The thread's edges among `count` from one on.
+  // The thread's edges among `count` from `first` on.
   __device__ __forceinline__ void find_edges(int64_t first, int count) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -270,15 +270,15 @@ class LayersTile {
       next_edge_[h] = e < args_.edges ? static_cast<int>(e) : -1;
     }
   }
-  // Not by a number as an index, for which the compiler would keep all of this object in memory.
+  // Without indexing edge_, for which the compiler would keep the whole object in memory.
   __device__ __forceinline__ int edge(int h) const { return h == 0 ? edge_[0] : edge_[1]; }
-  // Of the warp's 16 edges, one a lane, and the same once more.
+  // The warp's 16 edges, one per lane; lanes from 16 on repeat them.
   static __device__ __forceinline__ int edge_of_lane(const int (&of)[2]) {
     const int from = lane_index() % 8 * 4;
     const int first = __shfl_sync(kAllLanes, of[0], from), second = __shfl_sync(kAllLanes, of[1], from);
     return lane_index() / 8 % 2 ? second : first;
   }
-  // Asks for the vectors of the next edges, and backward for their rows, which take the own places.
+  // Loads the vectors of the next edges, and backward also their rows, to the own slots.
   __device__ __forceinline__ void ask_edges() const {
     if (const int e = edge_of_lane(next_edge_); lane_index() < 16)
 #pragma unroll
@@ -295,7 +295,7 @@ class LayersTile {
       }
     commit_copies();
   }
-  // Asks for what the next edges need, so that it is in the L2 cache by then.
+  // Prefetches the next edges' data to the L2 cache.
   __device__ __forceinline__ void prefetch_edges() const {
 #ifdef __CUDA_ARCH__
     const int64_t e = edge_of_lane(next_edge_);
@@ -307,31 +307,31 @@ class LayersTile {
     if constexpr (kBack) {
       prefetch(upper ? args_.vectors + 3 * e : args_.weight + e);
       prefetch((upper ? args_.x.index : args_.grad.index) + e);
-      // A lane after the other asks for this, which is why all else goes by itself.
+      // Lanes issue this one after the other; so it is used for rows only.
       if (!upper)
         asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(args_.rows + e * kOwnNumbers),
                      "n"(kOwnNumbers * static_cast<int>(sizeof(float))));
     }
 #endif
   }
-  // The thread's numbers of an edge's rows.
+  // The thread's part of an edge's rows.
   __device__ __forceinline__ float* row_of(int64_t e) const {
     return args_.rows + e * kOwnNumbers + 4 * (lane_index() % 4);
   }
   __device__ __forceinline__ void answer(int piece, int h, const float4& x) const {
     if (edge(h) >= 0) __stcs(reinterpret_cast<float4*>(row_of(edge(h)) + 16 * piece), x);
   }
-  // The vector of a lane's edge, as edge_of_lane has them.
+  // The vector of a lane's edge, as in edge_of_lane.
   __device__ __forceinline__ float* vector() const {
     return reinterpret_cast<float*>(shared_ + kLayersTileBytes) + (row_ / 16 * 16 + lane_index() % 16) * 3;
   }
-  // The same, or another where there is no node, so that nothing is divided by zero.
+  // The same, but some other vector without a node, so that nothing is divided by zero.
   __device__ __forceinline__ void read_vector(float (&found)[3], int e) const {
     const bool is_there = e >= 0 && !args_.x.is_none(e);
 #pragma unroll
     for (int a = 0; a < 3; ++a) found[a] = is_there ? vector()[a] : a == 2;
   }
-  // The matrices of the warp's 16 edges, one a lane.
+  // Computes the matrices of the warp's 16 edges, one per lane.
   __device__ __forceinline__ void make_turns() const {
     if (const int e = edge_of_lane(edge_); lane_index() < 16) {
       float own[3];
@@ -344,8 +344,8 @@ class LayersTile {
     }
     __syncwarp();
   }
-  // The gradients by the vectors of the warp's 16 edges; asks for the next ones. Of the two axes across an
-  // edge, which its matrix has for degree 1, a lane has one, and the derivative along it.
+  // The gradients by the vectors of the warp's 16 edges; loads the next ones. An edge's matrix for degree 1
+  // holds the two axes across it. A lane has one of them, and the derivative along it.
   __device__ __forceinline__ void end_gradient() const {
     const int e = edge_of_lane(edge_), lane = lane_index();
     float own[3];
@@ -372,7 +372,7 @@ class LayersTile {
     }
     __syncwarp();
   }
-  // The matrices of the warp's 16 edges, one after the other; the second are their gradients.
+  // The matrices of the warp's 16 edges (0), one after the other, or their gradients (1).
   __device__ __forceinline__ float* turns(int of) const {
     return reinterpret_cast<float*>(shared_ + kLayersTileBytes + kVectorBytes + of * kTurnBytes) +
            row_ / 16 * (16 * kTurnNumbers);
@@ -381,12 +381,12 @@ class LayersTile {
     return turns(of) + (lane_index() / 4 + 8 * h) * kTurnNumbers;
   }
 
-  // Of an edge h of the thread's: its node, -1 if it has none, kWrong if there is no such.
+  // The node of an edge: -1 without one, kWrong for an invalid one.
   static constexpr int kWrong = -2;
   static __device__ __forceinline__ int node_of(const NodeRows<float>& rows, int e) {
     return e < 0 ? -1 : rows.is_right(e) ? max(rows.index[e], -1) : kWrong;
   }
-  // The same of both, which are asked for at once.
+  // The same for both edges, loaded at once.
   class Nodes {
    public:
     __device__ __forceinline__ Nodes(const NodeRows<float>& rows, const int (&edges)[2])
@@ -397,8 +397,8 @@ class LayersTile {
     const int first_, second_;
   };
 
-  // The thread's numbers of the rows of a node, of columns from one on. No node has zeros, a wrong one is no
-  // number.
+  // The thread's part of a node's rows, from column kFirst to kEnd. Without a node they are zeros; for a
+  // wrong one, NaN.
   template <int kFirst = 0, int kEnd = kOwnColumns>
   struct Columns {
     float4 x[kEnd - kFirst][2];
@@ -414,7 +414,7 @@ class LayersTile {
     }
     __device__ __forceinline__ const float4 (&operator[](int d) const)[2] { return x[d - kFirst]; }
   };
-  // f of all degrees, as constants.
+  // Calls f for all degrees, as constants.
   template <class F>
   static __device__ __forceinline__ void each_degree(const F& f) {
     static_assert(kOwnDegrees == 2);
@@ -422,7 +422,7 @@ class LayersTile {
     f.template operator()<1>();
     f.template operator()<0>();
   }
-  // f(number of the matrix, column, row) of all numbers of degree l.
+  // Calls f(entry of the matrix, column, row) for all entries of degree l.
   template <int l, class F>
   static __device__ __forceinline__ void each_turned(const F& f) {
 #pragma unroll
@@ -431,7 +431,7 @@ class LayersTile {
       for (int c = 0; c < turn_columns(l); ++c)
         f(turn_begin(l) + j * turn_columns(l) + c, l * l + c, turn_row(l, j));
   }
-  // f(row) of those of degree l.
+  // Calls f(row) for the rows of degree l.
   template <int l, class F>
   static __device__ __forceinline__ void each_row(const F& f) {
 #pragma unroll
@@ -451,7 +451,7 @@ class LayersTile {
   static __device__ __forceinline__ float4 scaled(float t, const float4& x) {
     return {t * x.x, t * x.y, t * x.z, t * x.w};
   }
-  // f(the place of K[k, o], row k, row o) of an edge's mixture (order_mix/order_mix.h).
+  // Calls f(index of K[k, o], row k, row o) for an edge's mixture (order_mix/order_mix.h).
   template <class F>
   static __device__ __forceinline__ void each_mixed(const F& f) {
     constexpr int kOfMiddle = kOwnDegrees + 1;
@@ -475,7 +475,7 @@ class LayersTile {
       mixture[q] = e < 0 ? 0.0f : __ldg(args_.mixture + static_cast<int64_t>(e) * kOwnMixture + q);
   }
 
-  // The rows of neighbours in the frames of edges, mixed, go to the own places.
+  // Rotates the neighbours' rows into the edges' frames and mixes them, to the own slots.
   __device__ __forceinline__ void rotate() const {
     const Nodes nodes(args_.x, edge_);
 #pragma unroll 1
@@ -498,7 +498,7 @@ class LayersTile {
     }
     if constexpr (!kBack) ask_edges();
   }
-  // The rows of degree l in an edge's frame.
+  // Rows of degree l in an edge's frame.
   template <int l, class C>
   static __device__ __forceinline__ void turn_rows_of(const float* t, const C& columns,
                                                       float4 (&sums)[kOwnRows][2]) {
@@ -506,8 +506,8 @@ class LayersTile {
     each_turned<l>([&](int k, int d, int r) { add(sums[r], t[k], columns[d]); });
   }
 
-  // Of the sums of kCount numbers over lanes that differ in the bits from kFirst to kLast each lane has a
-  // share, of which its highest bit tells the half, and so on.
+  // Sums kCount numbers over lanes that differ in the bits from kFirst to kLast. Each lane gets a share of
+  // the sums: its highest bit selects the half, the next bit the quarter, and so on.
   template <int kFirst, int kLast, int kCount>
   static __device__ __forceinline__ void share_sums(float (&numbers)[kCount]) {
     static_assert(kCount % (2 * kFirst / kLast) == 0);
@@ -523,7 +523,8 @@ class LayersTile {
     }
   }
 
-  // The gradient by the rows of edges in the place of the rows; those by matrices, so far, and by weights.
+  // Replaces edges' rows by their gradients; computes the first part of those by matrices, and those by
+  // weights.
   __device__ __forceinline__ void turn_gradient() const {
     const Nodes nodes(args_.grad, edge_);
 #pragma unroll 1
@@ -543,7 +544,7 @@ class LayersTile {
         });
       });
       share_sums<2, 1>(by_turn);
-      // What is summed up with T is the gradient by the weight, too.
+      // Its sum with T is the gradient by the weight.
       float by_weight = 0;
       float* const to = turn(1, h) + kQuarter * quarter;
 #pragma unroll
@@ -556,11 +557,11 @@ class LayersTile {
       if (e >= 0 && quarter == 0) args_.by_weight[e] = by_weight;
     }
   }
-  static constexpr int kQuarter = (kTurnNumbers + 3) / 4;  // a lane's numbers of a matrix
+  static constexpr int kQuarter = (kTurnNumbers + 3) / 4;  // a lane's entries of a matrix
 
-  // Eight edges that one node after the other has some of, and where the sums of each go. A lane's edge is
-  // that of its three upper bits. Lanes add up what is of one node; what goes through the own places of these
-  // edges' rows, so that a lane has a channel, is that of several nodes.
+  // A group of eight edges, sorted by node, and where the sums of each node go. A lane's three upper bits
+  // tell its edge. The sums of a single node go by shuffles. Those of several nodes go through the own slots
+  // of these edges' rows, so that a lane has a channel.
   class Group {
    public:
     __device__ __forceinline__ Group(const GroupSums& to, int64_t group, bool is_there, int node,
@@ -570,11 +571,11 @@ class LayersTile {
       const int before = __shfl_up_sync(kAllLanes, node, 4);
       others_ = __ballot_sync(kAllLanes, lane >= 4 && lane % 4 == 0 && node != before);
     }
-    // Adds up the eight edges' numbers of so many columns from one on.
+    // Sums the eight edges' numbers in kCount columns from `first` on.
     template <int kCount>
     __device__ __forceinline__ void add_up(int first, const float4 (&x)[kCount][2]) const {
-      // All lanes go through the shuffles, whatever they have: a branch around them takes the compiler's
-      // uniform registers away.
+      // All lanes run the shuffles, needed or not: with a branch around them the compiler loses its uniform
+      // registers.
       by_lanes(first, x);
       if (others_) by_places(first, x);
     }
@@ -601,7 +602,7 @@ class LayersTile {
     __device__ __forceinline__ void by_places(int first, const float4 (&x)[kCount][2]) const {
       constexpr int kStep = place(1, 0);  // from one piece to the next
       static_assert(2 * kCount <= kPieces);
-      __syncwarp();  // what stood there has been read
+      __syncwarp();  // the old numbers have been read
 #pragma unroll
       for (int c = 0; c < kCount; ++c)
         memory_[2 * c * kStep] = x[c][0], memory_[(2 * c + 1) * kStep] = x[c][1];
@@ -633,21 +634,21 @@ class LayersTile {
     const int node_;
     const bool is_there_;
     float4* const memory_;  // the lane's
-    unsigned others_;       // lanes with which another node begins
+    unsigned others_;       // lanes where another node begins
   };
-  // Of edges h the thread's, which is of this node.
+  // The group of the thread's edge h, which belongs to this node.
   __device__ __forceinline__ Group group_of(int h, int node) const {
     return {args_.sums, group_sums_ + h, row_ / 16 * 16 + 8 * h < count_, max(node, -1), &own(0, h)};
   }
 
-  // No number where the atom is wrong.
+  // NaN for a wrong atom.
   __device__ __forceinline__ float weight_of(int e, int atom) const {
     if (e < 0) return 0.0f;
     return atom == kWrong ? not_a_number<float>() : __ldg(args_.weight + e);
   }
 
-  // The rows in the own places turned back and summed up: forward those that are the result, with weights,
-  // backward the gradient by mixed rows; and with these the gradients by matrices and mixtures.
+  // Rotates the rows in the own slots back and sums them: forward the result, with weights; backward the
+  // gradient by mixed rows, with the gradients by matrices and mixtures.
   __device__ __forceinline__ void turn_back() const {
     const Nodes nodes(kBack ? args_.x : args_.grad, edge_);
 #pragma unroll 1
@@ -685,8 +686,8 @@ class LayersTile {
       }
     }
   }
-  // Of degree l: the gradient by its rows, of that by mixed rows r; and with the rows the gradients by
-  // mixtures and matrices.
+  // For degree l: the gradient by its rows, from that by mixed rows r, and the gradients by mixtures and
+  // matrices.
   template <int l, class C>
   __device__ __forceinline__ void end_degree(const C& columns, int h, const float4 (&r)[kOwnRows][2],
                                              const float (&mixture)[kOwnMixture], float4 (&rows)[kOwnRows][2],
@@ -709,7 +710,7 @@ class LayersTile {
     for (int k = 0; k < kShare; ++k)
       if (first + k < kNumbers) to[k] += by_turn[k];
   }
-  // Rows of degree l turned back, and summed up.
+  // Rotates rows of degree l back, and sums them.
   template <int l>
   static __device__ __forceinline__ void add_up_turned(const float* t, const float4 (&rows)[kOwnRows][2],
                                                        const Group& group) {
@@ -718,7 +719,7 @@ class LayersTile {
     group.add_up(l * l, back);
   }
 
-  // A product's rows, f(piece, h), brought to one size.
+  // Scales a product's rows f(piece, h) to one size and splits them into parts.
   template <int kCount, class F>
   __device__ __forceinline__ void make_rows(Rows<kCount>& rows, const F& f) {
     float4 x[kCount][2];
@@ -744,7 +745,7 @@ class LayersTile {
     }
   }
 
-  // sum (+)= sixteen numbers of rows times those of a stage.
+  // sum (+)= sixteen numbers of the rows' depth times a stage's.
   template <int kSign = 1, int kSize, int kCount>
   __device__ __forceinline__ void add_products(float (&sum)[kSize], const Rows<kCount>& rows, int piece,
                                                const char* stage, int step, bool adds) const {
@@ -756,8 +757,8 @@ class LayersTile {
     multiply_rows<kSign>(sum, rows.part[0][piece], b, kParts == 2 || adds);
   }
 
-  // f(the stage, its number) of so many stages, products of which are under way while the next one's are
-  // asked for.
+  // Calls f(stage, its index) for kStages stages. The products of one run while those of the next are
+  // issued.
   template <int kStages, class F>
   __device__ __forceinline__ void each_stage(const F& f) {
 #pragma unroll
@@ -774,13 +775,13 @@ class LayersTile {
     wait_for_products<0>();
     ring_.let_go();
   }
-  // Lets all stages of a tile go by.
+  // Skips all stages of a tile.
   __device__ __forceinline__ void pass() {
 #pragma unroll 1
     for (int stage = 0; stage < args_.stages.count; ++stage) ring_.next(), ring_.let_go();
   }
 
-  // Rows times the stream's next chunk.
+  // Multiplies rows by the stream's next chunk.
   template <int kColumns, int kCount>
   __device__ __forceinline__ void multiply(Product<kColumns>& z, const Rows<kCount>& rows) {
     const float unit = next_unit();
@@ -792,7 +793,7 @@ class LayersTile {
     finish(z, unit);
   }
 
-  // The same of both signs: a U - b V and a V + b U of rows a and b.
+  // The same for both signs: a U - b V and a V + b U for rows a and b.
   __device__ __forceinline__ void multiply_sides(Product<kSidePieces>& negative,
                                                  Product<kSidePieces>& positive,
                                                  const Rows<2 * kSidePieces>& rows) {
@@ -814,7 +815,7 @@ class LayersTile {
     finish(negative, unit);
     finish(positive, unit);
   }
-  // What undoes the scales of chunks, behind the ring.
+  // The inverse scales of chunks, after the ring.
   __device__ __forceinline__ float* units() const {
     return reinterpret_cast<float*>(shared_ + kLayersTileBytes + layers_edge_bytes(kBack) +
                                     LayersRing::bytes(layers_slots(kParts), layers_slot_bytes(kParts)));
@@ -827,11 +828,11 @@ class LayersTile {
     for (int h = 0; h < 2; ++h) z.unit[h] = by_row_[h] * unit;
   }
 
-  // x + z of a layer without a gate, or the gradient by a layer's rows: g + dz times the transposed weights;
-  // of so many pieces z(piece, h) from one on. All that is kept is asked for before it is needed.
+  // x + z of a layer without a gate, or the gradient by a layer's rows: g + dz times the transposed weights,
+  // for kCount pieces z(piece, h) from `begin` on. All saved numbers are read first.
   template <int kCount, class Z>
   __device__ __forceinline__ void end(int begin, const Z& z) const {
-    // The gradient has the same place in the block's own memory.
+    // The gradient has the same index in the block's own memory.
     const float4* const from = kBack && !begins_ && !follows_ ? kept_ : own_;
     float4* const to = kBack && begins_ ? kept_ : own_;
     float4 x[kCount][2];
@@ -843,7 +844,7 @@ class LayersTile {
     });
   }
 
-  // A product's rows: what stands in the own places, or of a layer on the way back, where this is g, dz.
+  // A product's rows: the own slots, or for a layer on the way back, where these hold g, dz.
   __device__ __forceinline__ float4 row(int piece, int h, int factor) const {
     const float4 x = own(piece, h);
     if constexpr (kBack)
@@ -851,8 +852,8 @@ class LayersTile {
     return x;
   }
 
-  // The product of the rows of m = 0, and what is made of it. A layer with a gate has its factors then, and
-  // the one from which the way goes back its part of the slopes. `of_slopes`: a part of dz_0, on the way
+  // The product of the rows of m = 0, and its epilogue. It also gives the factors of a layer with a gate, and
+  // in the last gated layer, on the way back, a part of the slopes. `of_slopes`: a part of dz_0, on the way
   // back.
   __device__ __forceinline__ void middle(bool is_forward, const Product<kScalarPieces>& of_slopes,
                                          float4 (&factors)[kSidePieces][2]) {
@@ -868,7 +869,7 @@ class LayersTile {
       if (is_forward) multiply(logits, rows);
     }
     if (!is_forward) return end<kMiddlePieces>(0, z);
-    // Branches stand around groups of pieces, so that sigmoids do not wait for each other.
+    // Branches enclose groups of pieces, so that sigmoids do not wait for each other.
     static_assert(kScalarPieces == kAtOnce);
     float4 g[kAtOnce][2], x[kAtOnce][2], f[kAtOnce][2];
     if (turns_) each(0, kScalarPieces, [&](int s, int h) { g[s][h] = grad(s, h); });
@@ -904,7 +905,7 @@ class LayersTile {
     }
   }
 
-  // The same of both signs.
+  // The same for both signs.
   __device__ __forceinline__ void sides(bool is_forward, const float4 (&factors)[kSidePieces][2]) {
     constexpr int kFirst = kMiddlePieces, kSecond = kMiddlePieces + kSidePieces;
     Product<kSidePieces> negative, positive;
@@ -947,7 +948,7 @@ class LayersTile {
     }
   }
 
-  // On the way back: a layer's slopes times the transposed gates.
+  // On the way back: a layer's slopes times the gates' transposed weights.
   __device__ __forceinline__ void multiply_slopes(Product<kScalarPieces>& more) {
     Rows<kSidePieces> slopes;
     make_rows(slopes, [&](int k, int h) {
@@ -966,11 +967,11 @@ class LayersTile {
   const LayersArgs& args_;
   char* const shared_;
   LayersRing ring_;
-  float4 *const own_, *const kept_;  // the thread's places, of shared memory and of the block's own
+  float4 *const own_, *const kept_;  // the thread's slots, in shared and in the block's own memory
   int chunk_ = 0;                    // the next one
-  int layer_ = 0;                    // what keeps or has kept
+  int layer_ = 0;                    // whose saved numbers are used
   bool begins_ = false, turns_ = false,
-       follows_ = false;  // the first pass, that between, those behind its layer
+       follows_ = false;  // the first pass, the turning one, and those after it
   int row_, group_;
   int edge_[2], next_edge_[2];  // the thread's, and those of the next tile; -1: none
   int64_t group_sums_ = 0;      // of the warp's first eight edges
@@ -991,7 +992,7 @@ __global__ void __launch_bounds__(kLayersThreads, 1) layers_kernel(const __grid_
 #endif
 }
 
-// Zeros to the gradients of edges without a neighbour, which stand in no node's order.
+// Clears the gradients of edges without a neighbour, which are in no node's order.
 static __global__ void __launch_bounds__(kLayersThreads) clear_edges_kernel(const LayersArgs args) {
   const int64_t e = static_cast<int64_t>(blockIdx.x) * kLayersThreads + threadIdx.x;
   if (e >= args.edges || args.x.index[e] >= 0) return;
@@ -1000,7 +1001,7 @@ static __global__ void __launch_bounds__(kLayersThreads) clear_edges_kernel(cons
   args.by_weight[e] = 0;
 }
 
-// The sums of a node's eights, four numbers a thread; NaN where `offsets` are wrong.
+// Adds up a node's groups of eight, four numbers per thread; NaN for wrong `offsets`.
 static __global__ void __launch_bounds__(kLayersThreads)
     sum_groups_kernel(const GroupSums groups, const int32_t* offsets, int64_t nodes, int64_t edges,
                       float4* sums) {

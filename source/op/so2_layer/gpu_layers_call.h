@@ -1,4 +1,4 @@
-// The kernels of whole messages, compiled apart (cuda_layers.cu).
+// The kernels of whole messages, compiled separately (cuda_layers.cu).
 #pragma once
 
 #include "common/gpu.h"
@@ -8,7 +8,7 @@ namespace mdops {
 
 namespace gpu_so2 {
 
-// Whether one kernel takes these messages on this GPU.
+// Whether one kernel supports these messages on this GPU.
 bool takes_layers(const Gpu& gpu, const So2Messages<float>& given);
 
 // Bytes of device memory that a call needs beside its arrays.

@@ -1,6 +1,6 @@
 // The weights of an edge's layers as a stream, in the order in which every tile of edges multiplies with them
-// (gpu_layers.h): chunk after chunk of columns, of each stage after stage of 32 numbers of the depth, one or
-// two parts of float16 of each number. A chunk is brought to one size by a power of two.
+// (gpu_layers.h): chunks of columns, each in stages of 32 numbers of the depth, with one or two parts of
+// float16 per number. A chunk is scaled by a power of two.
 #pragma once
 
 #include "common/gpu.h"
@@ -17,7 +17,7 @@ constexpr int kOwnMiddle = (kOwnDegrees + 1) * kOwnChannels, kOwnSide = kOwnDegr
 constexpr int kMostLayers = 4;
 constexpr int kOwnDepth = 32;  // numbers of the depth in a stage
 
-// Which columns: of W, of the gates' logits, of [U V]; of the gates' transposed, of W^T, of [U V]^T.
+// The columns of W, of the gates' logits, of [U V]; of the gates transposed, of W^T, of [U V]^T.
 enum class Columns { middle, logits, sides, slopes, back_middle, back_sides };
 
 constexpr int kLayersPackWarps = 16, kLayersPackThreads = kLayersPackWarps * kWarp;
@@ -27,12 +27,12 @@ struct LayersChunk {
   int layer, columns, depth;
 
   MDOPS_HD int stages() const { return depth / kOwnDepth; }
-  // Which pack it: a block has so many of its columns, in one of its stages.
+  // The blocks that pack it: each has kLayersPackWarps columns of one stage.
   MDOPS_HD int blocks() const { return columns / kLayersPackWarps * stages(); }
   MDOPS_HD int stage_bytes(int parts) const { return columns * kOwnDepth * 2 * parts; }
 };
 
-// The chunks of a pass: forward layer after layer; backward first the last layer, which has no gate, then the
+// The chunks of a pass: forward, layer by layer; backward, first the last layer, which has no gate, then the
 // others forward and back.
 struct LayersStream {
   static constexpr int kMostChunks = 6 * kMostLayers, kMostStages = 18 * kMostLayers;
@@ -87,13 +87,13 @@ struct LayersWeights {
   const T *weight[kMostLayers], *both[kMostLayers], *gate[kMostLayers];
 };
 
-// Of sixteen columns, or numbers of the depth, which one the tensor cores have at place n: so that the four
-// of a lane stand side by side in memory.
+// Which of sixteen columns, or numbers of the depth, the tensor cores have at place n: the four of a lane are
+// side by side in memory.
 MDOPS_HD constexpr int place_of_lanes(int n) {
   return n / 16 * 16 + n % 8 / 2 * 4 + n / 8 % 2 * 2 + n % 2;
 }
 
-// Number k of the depth of a chunk's column n.
+// Number k of the depth in a chunk's column n.
 __device__ __forceinline__ float number_of(const LayersWeights<float>& of, const LayersChunk& chunk, int k,
                                            int n) {
   const float *const weight = of.weight[chunk.layer], *const both = of.both[chunk.layer];
@@ -123,7 +123,7 @@ __device__ __forceinline__ float number_of(const LayersWeights<float>& of, const
   }
 }
 
-// The largest of so many numbers, a multiple of four, by a block.
+// The largest of `count` numbers, a multiple of four, by a block.
 __device__ __forceinline__ float largest_of(const float* numbers, int count) {
   __shared__ float of_warps[kLayersPackWarps];
   float largest = 0;
@@ -141,8 +141,7 @@ __device__ __forceinline__ float largest_of(const float* numbers, int count) {
   return largest;
 }
 
-// A bound of a chunk's numbers: the largest one, but for logits, whose bound is what their sums cannot be
-// beyond.
+// A bound of a chunk's numbers: the largest one, but for logits a bound of their sums.
 __device__ __forceinline__ float bound_of(const LayersWeights<float>& of, const LayersChunk& chunk) {
   const int n = chunk.layer;
   constexpr int kGate = kOwnChannels * kOwnSide;
@@ -153,8 +152,8 @@ __device__ __forceinline__ float bound_of(const LayersWeights<float>& of, const 
   return chunk.kind == Columns::logits ? kOwnChannels * largest * largest_of(of.gate[n], kGate) : largest;
 }
 
-// A warp a column; `unscale` gets what undoes a chunk's scale. Each instruction runs once, as fetching them
-// takes longer than they do.
+// A warp has a column; `unscale` gets the chunk's inverse scale. Each instruction runs once, as fetching
+// instructions takes longer than running them.
 static __global__ void __launch_bounds__(kLayersPackThreads)
     pack_layers_kernel(const LayersWeights<float> weights, const LayersStream stream, char* packed,
                        float* unscale) {

@@ -1,5 +1,4 @@
-// Layers of any widths and type of number: products of matrices, and kernels for what gates make of them
-// (gpu_gates.h).
+// Layers of any width and number type: matrix products, and kernels for their gates (gpu_gates.h).
 #pragma once
 
 #include "common/matrix_view.h"
@@ -9,7 +8,7 @@ namespace mdops {
 
 namespace gpu_so2 {
 
-// The memory that a call needs, in numbers: both signs' matrix, then of edges logits, scalars and dz.
+// The memory of a call, in numbers: both signs' matrix, then logits, scalars and dz of edges.
 template <class T>
 struct ProductMemory {
   int64_t logits, scalars, by_z, numbers;
@@ -21,7 +20,7 @@ struct ProductMemory {
         numbers(by_z + (args.gate && args.grad ? args.edges * args.row() : 0)) {}
 };
 
-// multiply(A, B, C, added): C = A B, and numbers that lie as those of C, if these are not null.
+// multiply(A, B, C, added): C = A B + added; `added` has the layout of C, or is null.
 template <class T, class Multiply>
 void run_products(const Gpu& gpu, const So2Args<T>& args, T* memory, const Multiply& multiply) {
   using Read = MatrixView<const T>;
@@ -34,7 +33,7 @@ void run_products(const Gpu& gpu, const So2Args<T>& args, T* memory, const Multi
   const auto rows = [&](auto* from, int64_t begin, int64_t columns) {
     return MatrixView<std::remove_pointer_t<decltype(from)>>{from + begin, edges, columns, args.row()};
   };
-  // Rows times W and the signs' matrix, or these transposed, added to others.
+  // Rows times W and the signs' matrix, or these transposed, plus `added`.
   const auto multiply_rows = [&](const T* from, bool transposed, const T* added) {
     multiply(rows(from, 0, middle), Read{args.weight, middle, middle, middle, transposed},
              rows(args.y, 0, middle), added);

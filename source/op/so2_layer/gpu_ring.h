@@ -1,7 +1,6 @@
-// Weights that do not fit into shared memory come stage after stage through a ring of it, by bulk copies that
-// barriers count, in the order in which all tiles of a block need them. The warp that is the last to be done
-// with a stage asks for the one that takes its place: so a warpgroup waits for the other no sooner than the
-// ring is through.
+// Weights that do not fit into shared memory come through a ring of stages there, by bulk copies that
+// barriers count, in the order in which all tiles of a block need them. The last warp to finish a stage
+// starts the copy that replaces it: so a warpgroup waits for the other only when it is a whole ring ahead.
 #pragma once
 
 #include "common/gpu_barrier.h"
@@ -12,8 +11,8 @@ namespace mdops {
 
 namespace gpu_so2 {
 
-// `Stages` tells how many stages a tile has, `count`, and where stage k begins in the packed weights,
-// `begin(k)`; begin(k + 1) - begin(k) is its size. So many warps take each stage.
+// `Stages` has the number of a tile's stages, `count`, and the begin of stage k in the packed weights,
+// `begin(k)`; begin(k + 1) - begin(k) is its size. kWarps warps read each stage.
 template <int kWarps, class Stages>
 class StageRing {
  public:
@@ -21,7 +20,7 @@ class StageRing {
     return slots * (slot_bytes + static_cast<int64_t>(sizeof(uint64_t) + sizeof(unsigned)));
   }
 
-  // All threads of the block call it. `memory`: shared, on a multiple of what swizzles ask for.
+  // All threads of the block call it. `memory`: shared, aligned for swizzles.
   __device__ __forceinline__ StageRing(char* memory, int slots, int slot_bytes, const char* packed,
                                        const Stages& stages, int64_t tiles)
       : stages_(stages),
@@ -41,7 +40,7 @@ class StageRing {
     left_ -= slots_;
   }
 
-  // The stage that is multiplied next, once it is there.
+  // Waits for the next stage to multiply, and returns it.
   __device__ __forceinline__ const char* next() {
     wait_for(shared_address(barriers() + slot_), phase_);
     const char* const at = memory_ + slot_ * slot_bytes_;
@@ -49,10 +48,10 @@ class StageRing {
     return at;
   }
 
-  // This warp is done with one stage more.
+  // This warp has finished one more stage.
   __device__ __forceinline__ void let_go() {
-    __syncwarp();  // no lane waits for the stage any more
-    // Products that were waited for have read it: there is nothing to fence.
+    __syncwarp();  // no lane still waits for the stage
+    // The products that read it are complete: there is nothing to fence.
     if (lane_index() == 0 && atomicAdd(done() + freed_, 1u) % kWarps == kWarps - 1 && left_ > 0) ask(freed_);
     if (++freed_ == slots_) freed_ = 0;
     --left_, advance();
@@ -66,7 +65,7 @@ class StageRing {
     return reinterpret_cast<unsigned*>(barriers() + slots_);
   }
 
-  // Asks for stage next_ in a slot.
+  // Starts the copy of stage next_ to a slot.
   __device__ __forceinline__ void ask(int slot) const {
     const uint32_t barrier = shared_address(barriers() + slot);
     const int64_t begin = stages_.begin(next_);
@@ -82,16 +81,16 @@ class StageRing {
   const char* const packed_;
   char* const memory_;
   const int slots_, slot_bytes_;
-  int slot_ = 0, phase_ = 0;  // of the stage that is multiplied next
-  int freed_ = 0, next_ = 0;  // the slot that is let go next, and the stage that follows in it
-  int left_;                  // stages that nobody has asked for
+  int slot_ = 0, phase_ = 0;  // of the next stage to multiply
+  int freed_ = 0, next_ = 0;  // the next slot to free, and the stage that follows in it
+  int left_;                  // stages whose copies have not started
 };
 
-// Tiles that all blocks have, and then the rest, in halves if there are blocks enough: a half takes half the
-// time.
+// The tiles of a block: as many as all blocks have, then its share of the rest, in halves if there are enough
+// blocks: a half takes half the time.
 class TileShare {
  public:
-  // Of so many rows a tile.
+  // For tiles of `rows` edges.
   __device__ __forceinline__ TileShare(int64_t edges, int rows) : edges_(edges), rows_(rows) {
     const int64_t step = gridDim.x * static_cast<int64_t>(rows);
     rounds_ = edges / step;
@@ -99,7 +98,7 @@ class TileShare {
     size_ = rest <= gridDim.x * static_cast<int64_t>(rows / 2) ? rows / 2 : rows;
     last_ = rounds_ * step + blockIdx.x * size_;
   }
-  // How many this block has; of number k the first edge, and how many there are.
+  // The number of tiles of this block; the first edge of tile k, and its number of edges.
   __device__ __forceinline__ int64_t count() const { return rounds_ + (last_ < edges_); }
   __device__ __forceinline__ int64_t first(int64_t k) const {
     return k < rounds_ ? (k * gridDim.x + blockIdx.x) * rows_ : last_;

@@ -1,4 +1,4 @@
-// Which kernel takes layers.
+// The choice of a kernel for layers.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +11,7 @@ namespace mdops {
 
 namespace gpu_so2 {
 
-// Whether a kernel takes the layer as a whole.
+// Whether one kernel supports the whole layer.
 template <class T>
 bool has_kernel(const Gpu& gpu, const So2Args<T>& args) {
   if constexpr (std::is_same_v<T, float>)
@@ -29,7 +29,7 @@ int64_t memory_for(const Gpu& gpu, const So2Args<T>& args) {
   return 0;
 }
 
-// multiply(A, B, C, added): C = A B, as run_products takes it.
+// multiply(A, B, C, added): as in run_products.
 template <class T, class Multiply>
 void run(const Gpu& gpu, const So2Args<T>& args, void* memory, const Multiply& multiply) {
   if (!has_kernel(gpu, args)) return run_products(gpu, args, static_cast<T*>(memory), multiply);

@@ -1,18 +1,18 @@
-// Layers of float32 by the tensor cores, of 32 channels: three products of TF32's two parts, to float32's
+// Layers of float32 with 32 channels on the tensor cores: three products of TF32's two parts, to float32's
 // accuracy (common/gpu_tf32.h), or one.
 //
-// A warp takes 16 edges at once, their rows of m = 0 and then those of both m = -1 and m = 1, for which U and
-// V are read once. The rows stand in registers. Four eights of a product's columns are summed up side by side
-// (two of each side), so that no sum waits for another, and for each four the rows are cut into two parts of
-// TF32 anew: registers have no room for the parts of all. The weights lie in shared memory in the order in
-// which lanes take them, in two parts where these fit: one read for three products. Backward passes have the
-// transposed weights there, and beside them what gives the factors.
+// A warp computes 16 edges at once: their rows of m = 0, and then those of m = -1 and m = 1 together, so that
+// U and V are read once. The rows are in registers. Four eights of a product's columns are summed side by
+// side (two of each sign), so that no sum waits for another. For each four, the rows are split into two parts
+// of TF32 again: registers have no room for the parts of all. The weights are in shared memory in the order
+// in which lanes read them, in two parts if these fit: one read for three products. Backward passes have the
+// transposed weights there, and the weights that give the factors.
 //
-// What a lane has of sums it has of x, too: so factors stay with the lane, in its own places of shared
-// memory. A lane reads and writes four numbers side by side, which are two of each of two eights: the
-// weights' rows and columns stand in that order.
+// A lane has the same entries of sums and of x: so factors stay with the lane, in its own slots of shared
+// memory. A lane reads and writes four numbers side by side, two of each of two eights: the weights' rows and
+// columns are in that order.
 //
-// Tensor cores round sums towards zero: small products are summed up apart.
+// Tensor cores round sums towards zero: small products are summed separately.
 #pragma once
 
 #include <algorithm>
@@ -27,12 +27,12 @@ namespace mdops {
 namespace gpu_so2 {
 
 constexpr int kTensorChannels = 32, kTile = 16;
-constexpr int kFour = kTensorChannels / 8;  // eights of a row of channels, and of columns at once
+constexpr int kFour = kTensorChannels / 8;  // eights of channels in a row, and of columns at once
 
-// How many parts a number has, and whether those of the weights stand in shared memory or are made there.
+// The parts of a number: one; two; or two, with those of the weights stored in shared memory.
 enum class Parts { one, two, two_stored };
 
-// A lane's two numbers of eight by eight of a matrix.
+// A lane's two numbers of an 8 x 8 block of a matrix.
 template <Parts kParts>
 struct Weights {
   using Stored = float2;
@@ -63,13 +63,13 @@ struct Weights<Parts::two_stored> {
   static __device__ __forceinline__ uint4 parts(const Stored& two) { return two; }
 };
 
-// Of a block. There are fewer for degree 3, whose rows take more registers and places of factors.
+// Warps of a block. There are fewer for degree 3, whose rows take more registers and slots for factors.
 MDOPS_HD constexpr int tensor_warps(int degrees) {
   return degrees < 3 ? 12 : 8;
 }
 
-// Where weights stand in shared memory, in places of eight by eight numbers. Back: W, U, V and G are
-// transposed, and behind them stand the columns of W that make scalars, and G.
+// Offsets of weights in shared memory, in blocks of 8 x 8 numbers. Back: W, U, V and G are transposed, and
+// followed by the columns of W for the scalars, and by G.
 template <int kDegrees, bool kBack, bool kGated>
 struct Layout {
   static constexpr int kMiddle = kFour * (kDegrees + 1), kSide = kFour * kDegrees;  // in eights
@@ -77,7 +77,7 @@ struct Layout {
   static constexpr int kScalars = kGate + (kGated ? kFour * kSide : 0);
   static constexpr int kGateAgain = kScalars + (kBack && kGated ? kMiddle * kFour : 0);
   static constexpr int kPlaces = kGateAgain + (kBack && kGated ? kFour * kSide : 0);
-  static constexpr int kOwn = kGated ? kSide * 4 * kWarp : 0;  // of a warp: factors
+  static constexpr int kOwn = kGated ? kSide * 4 * kWarp : 0;  // of a warp, for factors
   template <Parts kParts>
   static constexpr int kWeights =
       kPlaces * kWarp * static_cast<int>(sizeof(typename Weights<kParts>::Stored));
@@ -86,12 +86,12 @@ struct Layout {
       kWeights<kParts> + tensor_warps(kDegrees) * kOwn * static_cast<int>(sizeof(float));
 };
 
-// A lane's numbers of eight columns: two of row l / 4, two of row l / 4 + 8.
+// Lane l's numbers of eight columns: two of row l / 4, two of row l / 4 + 8.
 struct Four {
   float v[4];
 };
 
-// The same of a sum of products, large and small ones apart.
+// The same for a sum of products, large and small ones separate.
 struct Sum {
   float large[4] = {}, small[4] = {};
 
@@ -100,7 +100,7 @@ struct Sum {
   }
 };
 
-// Eight numbers of the depth of 16 rows, in two parts.
+// Eight numbers of the depth for 16 rows, in two parts.
 struct Depth {
   uint32_t high[4], low[4];
 
@@ -142,12 +142,12 @@ class Tile {
            threadIdx.x / kWarp * Places::kOwn + 4 * lane_index();
   }
 
-  // The block's weights to shared memory.
+  // Copies the weights to the block's shared memory.
   static __device__ void place_weights(const So2Args<float>& args) {
     const float *const w = args.weight, *const both = args.both, *const gate = args.gate;
     constexpr int middle = 8 * kMiddle, side = 8 * kSide, row = 2 * side;
     if constexpr (kBack) {
-      // With -V^T in the place of V the products of both ways are the same.
+      // With -V^T instead of V, both passes have the same products.
       place(0, kMiddle, kMiddle, [&](int k, int n) { return w[n * middle + k]; });
       place(Places::kU, kSide, kSide, [&](int k, int n) { return both[n * row + k]; });
       place(Places::kV, kSide, kSide, [&](int k, int n) { return -both[n * row + side + k]; });
@@ -174,7 +174,7 @@ class Tile {
   }
 
  private:
-  // value(k, n) of a matrix of so many eights of rows and columns.
+  // Writes value(k, n) of a matrix with `depth` eights of rows and `columns` eights of columns.
   template <class F>
   static __device__ __forceinline__ void place(int begin, int depth, int columns, const F& value) {
     Stored* const to = reinterpret_cast<Stored*>(net_memory()) + begin * kWarp;
@@ -186,12 +186,12 @@ class Tile {
     }
   }
 
-  // Which number of a row is number k of an eight: a lane has four side by side of two eights.
+  // The index in a row of number k of an eight: a lane has four side by side in two eights.
   static __device__ __forceinline__ int number(int eight, int k) {
     return 16 * (eight / 2) + 4 * (k / 2) + 2 * (eight % 2) + k % 2;
   }
 
-  // y = x + f z of rows x; backward passes without a gate have the gradient in the place of x.
+  // y = x + f z for rows x; in backward passes without a gate x is the gradient.
   __device__ __forceinline__ void forward(const float* x) {
     {
       Four rows[kMiddle];
@@ -222,7 +222,7 @@ class Tile {
           [&](int eight, const Four& a, const Four& b, int factor) { add(x, eight, a, b, factor); });
   }
 
-  // With a gate: f z is y - x of the layer.
+  // With a gate: f z is the layer's y - x.
   __device__ __forceinline__ void backward() {
     const float* const grad = args_.grad;
     Four first[kFour];  // of dz
@@ -283,7 +283,7 @@ class Tile {
           [&](int eight, const Four& a, const Four& b, int) { add_plain(grad, eight, a, b); });
   }
 
-  // += g (y - x) of two eights of the columns.
+  // Adds g (y - x) for two eights of the columns.
   __device__ __forceinline__ void add_slopes(Four (&to)[2], int eight) const {
     Four g[2], x[2], y[2];
     load(g, args_.grad, eight), load(x, args_.x, eight), load(y, args_.result, eight);
@@ -293,7 +293,7 @@ class Tile {
       for (int k = 0; k < 4; ++k) to[m].v[k] += g[m].v[k] * (y[m].v[k] - x[m].v[k]);
   }
 
-  // sums += rows times four eights of the columns of a matrix, which has so many of them.
+  // sums += rows times four eights of the columns of a matrix.
   template <int kDepth>
   __device__ __forceinline__ void add_all(Sum (&sums)[kFour], Four (&rows)[kDepth], int begin,
                                           int columns) const {
@@ -306,7 +306,7 @@ class Tile {
     for (int n = 0; n < kFour; ++n) add_product<kParts>(sums[n], rows, at(begin + n));
   }
 
-  // So that the compiler cuts rows into parts each time, rather than to keep the parts of all.
+  // Makes the compiler split rows into parts each time, instead of keeping all parts.
   static __device__ __forceinline__ const Four& anew(Four& rows) {
 #ifdef __CUDACC__
     asm volatile("" : "+f"(rows.v[0]), "+f"(rows.v[1]), "+f"(rows.v[2]), "+f"(rows.v[3]));
@@ -314,7 +314,7 @@ class Tile {
     return rows;
   }
 
-  // f(eight, two eights of a U - b V or of a V + b U, the place of their factors).
+  // Calls f(eight, two eights of a U - b V or of a V + b U, slot of their factors).
   template <class F>
   __device__ __forceinline__ void sides(Four (&a)[kSide], Four (&b)[kSide], const F& f) const {
 #pragma unroll 1
@@ -350,7 +350,7 @@ class Tile {
     return Weights<kParts>::parts(weights_[place * kWarp]);
   }
 
-  // A lane's numbers of eights of the columns of an array of edges, an even number of them.
+  // Reads a lane's part of an even number of eights of an edge array's columns.
   template <int kEights>
   __device__ __forceinline__ void load(Four (&rows)[kEights], const float* array, int begin) const {
     const float* const from = array + edge_ * kNumbers + 8 * begin + 4 * (lane_index() % 4);
@@ -371,7 +371,7 @@ class Tile {
       *reinterpret_cast<float4*>(to + 8 * kNumbers) = {y.v[2], y.v[3], z.v[2], z.v[3]};
   }
 
-  // x + z of two eights, with the factors that are kept from `factor` on where there is a gate.
+  // x + z for two eights, with the factors stored from slot `factor` on if there is a gate.
   __device__ __forceinline__ void add(const float* x, int eight, const Four& z, const Four& next,
                                       int factor) const {
     if constexpr (kGated)
@@ -396,7 +396,7 @@ class Tile {
     return {sigmoid(a.v[0]), sigmoid(a.v[1]), sigmoid(a.v[2]), sigmoid(a.v[3])};
   }
 
-  // The lane's own places.
+  // To the lane's own slots.
   __device__ __forceinline__ void keep(int eight, const Four& a) const {
     *reinterpret_cast<float4*>(own_ + eight * 4 * kWarp) = {a.v[0], a.v[1], a.v[2], a.v[3]};
   }
@@ -419,13 +419,13 @@ __global__ void __launch_bounds__(tensor_warps(kDegrees) * kWarp, 1)
   __syncthreads();
   Own own(args);
   const int64_t tiles = (args.edges + kTile - 1) / kTile;
-  // Neighbouring tiles go to different multiprocessors: so a few fill them all.
+  // Consecutive tiles go to different multiprocessors: so few tiles use all.
   for (int64_t tile = blockIdx.x + static_cast<int64_t>(gridDim.x) * (threadIdx.x / kWarp); tile < tiles;
        tile += static_cast<int64_t>(gridDim.x) * (blockDim.x / kWarp))
     own.run(tile);
 }
 
-// f.operator()<degrees>() of rows of so many degrees, from 1 to 3.
+// Calls f.operator()<degrees>() for `degrees` from 1 to 3.
 template <class F>
 auto with_degrees(int64_t degrees, const F& f) {
   if (degrees == 1) return f.template operator()<1>();

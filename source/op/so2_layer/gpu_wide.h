@@ -1,14 +1,14 @@
 // Layers of float32 with 64 channels by Hopper's tensor cores: three products of float16's two parts, to
 // float32's accuracy, or one (gemm/gpu_parts.h).
 //
-// A block has 128 edges, each of its two warpgroups 64. One piece of the edges' numbers after the other lies
-// in shared memory as rows of products, each row brought to one size by a power of two: m = 0, then m = -1
-// and 1 side by side. The weights do not fit: they come stage after stage through a ring of shared memory, in
-// the order in which all tiles need them (gpu_ring.h, gpu_wide_pack.h). Both signs are multiplied with the
-// same columns of U and V: so these come once. s takes its own place beside the rows, for the gates' logits.
-// A multiprocessor's time is that of its products and of its bytes to and from the L2 cache, so what a
-// product is added to is taken from its rows where it is these: their two parts have all of its bits but the
-// last. Channels in two groups that do not mix have products of their own, half as deep and wide.
+// A block has 128 edges, each of its two warpgroups 64. The edges' numbers are in shared memory as rows of
+// products, each scaled by a power of two: first m = 0, then m = -1 and 1 side by side. The weights do not
+// fit: their stages come through a ring of shared memory, in the order in which all tiles need them
+// (gpu_ring.h, gpu_wide_pack.h). Both signs are multiplied by the same columns of U and V: so these come
+// once. s has its own slot beside the rows, for the gates' logits. Products and traffic with the L2 cache
+// limit the speed. So if a residual is the product's rows, it is read from them: their two parts have all of
+// its bits but the last. Channels in two groups that do not mix have separate products, half as deep and
+// wide.
 //
 //   forward    x_0   ->  s and z_01;  s  ->  logits  ->  factors f_l;  x_0  ->  the other z_0l
 //              x_+-  ->  z_-l and z_+l, for each l
@@ -16,11 +16,11 @@
 //              dz_+- = f g  ->  by x_+-
 //              slopes, of g (y - x)  ->  ds      dz_0 = [ds, f g]  ->  by x_0
 //
-// Where g is read for dz_+-, its part of the slopes is summed up. Factors and slopes of a tile go through
-// device memory, of which each block has some of its own: little enough to stay in the cache. So that they
-// do, and g until it is read again, what is read or written for the last time passes the cache by.
+// When g is read for dz_+-, its part of the slopes is summed. Factors and slopes of a tile go through the
+// block's own device memory, small enough to stay in the cache. To keep them there, and g until it is read
+// again, the last reads and writes of other numbers bypass the cache.
 //
-// Tensor cores round sums towards zero: so 128 products at a time are summed up by them, the rest in float32.
+// Tensor cores round sums towards zero: so they sum 128 products at a time, and the rest is added in float32.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ namespace mdops {
 namespace gpu_so2 {
 
 constexpr int kWideThreads = 256, kWideWarps = kWideThreads / kWarp, kWideRows = 128;
-constexpr int kTogether = 2;  // times 64 products, which the tensor cores sum up
+constexpr int kTogether = 2;  // times 64 products that the tensor cores sum
 constexpr int kGroupRows = kWideRows / 2;
 constexpr int kBlockBytes = kWideRows * kWideRow;  // 32 numbers of all rows in two parts, or 64 in one
 constexpr int kMostSlots = 8;
@@ -64,7 +64,7 @@ struct WideArgs {
   }
 };
 
-// Times 64 numbers of a product's rows: both signs, or those of m = 0 and beside them s.
+// Units of 64 numbers of a product's rows: both signs, or m = 0 and s.
 MDOPS_HD constexpr int wide_units(int degrees) {
   return degrees > 1 ? 2 * degrees : degrees + 2;
 }
@@ -73,7 +73,7 @@ inline int64_t wide_shared(int64_t degrees, int parts, int slots) {
   return blocks * kBlockBytes + WideRing::bytes(slots, kStageBytes) + kWideRows * sizeof(float) +
          kWideAlignment;
 }
-// 0: there is no room for a ring.
+// Slots of the ring; 0: there is no room for one.
 inline int wide_slots(int64_t degrees, int parts, int64_t shared_bytes) {
   const int64_t room = shared_bytes - wide_shared(degrees, parts, 0);
   const int64_t slots = room / (wide_shared(degrees, parts, 1) - wide_shared(degrees, parts, 0));
@@ -85,7 +85,7 @@ inline int wide_slots(int64_t degrees, int parts, int64_t shared_bytes) {
 template <int kDegrees, int kParts, bool kBack, bool kGated, int kSplit>
 class WideTile {
  public:
-  // Of a block that has so many tiles.
+  // For a block with so many tiles.
   __device__ __forceinline__ WideTile(const WideArgs& args, int64_t tiles)
       : args_(args),
         a_(net_memory() + (-reinterpret_cast<uintptr_t>(net_memory()) & (kWideAlignment - 1))),
@@ -97,15 +97,15 @@ class WideTile {
     group_ = warp / kGroupWarps;
   }
 
-  // `count` edges from one on.
+  // `count` edges from `first` on.
   __device__ __forceinline__ void run(int64_t first, int count) {
     first_ = first, count_ = count, is_busy_ = group_ * kGroupRows < count;
     columns_ = args_.unscale;
     const So2Args<float>& layer = args_.layer;
     const float *const x = layer.x + first_ * kRow, *const g = layer.grad + (kBack ? first_ * kRow : 0);
-    // Rows of an array from a number of each on.
+    // Loads rows of an array, from number `begin` of each on.
     const auto load_from = [&]<int kDepth>(const float* array, int begin) {
-      // Backward with gates the code would not fit into the cache of instructions with more rows at once.
+      // Backward with gates, code for more rows at once would not fit into the instruction cache.
       load<kBack && kGated ? 4
            : kDepth <= 4   ? 16
                            : 8,
@@ -143,7 +143,7 @@ class WideTile {
       });
 #pragma unroll 1
       for (int l = 1; l <= kDegrees; ++l) add_sides(l);
-      // One scale for both will do: what is lost is far below the larger of the two.
+      // One scale suffices for both: the loss is far below the larger of the two.
       load<4, 2 * kDegrees>([=, this](int r, int k, float2(&found)[2 * kDegrees]) {
 #pragma unroll
         for (int l = 0; l < kDegrees; ++l) {
@@ -173,23 +173,23 @@ class WideTile {
  private:
   static constexpr int kMiddle = (kDegrees + 1) * kWideChannels, kSide = kDegrees * kWideChannels;
   static constexpr int kRow = kMiddle + 2 * kSide;
-  static constexpr int kPieces = 4 / kSplit;  // of 16 numbers, that a group has of 64
+  static constexpr int kPieces = 4 / kSplit;  // of 16 numbers, in a group's part of 64
 
   static __device__ __forceinline__ float2 two(const float* from) {
     return *reinterpret_cast<const float2*>(from);
   }
-  // In shared memory stand the products' rows, then the ring, then what undoes the scales of rows.
+  // Shared memory holds the products' rows, then the ring, then the rows' inverse scales.
   static constexpr int kOperandBytes = wide_units(kDegrees) * kParts * kBlockBytes;
-  // Whether the rows are what their products are added to, and have its bits.
+  // Whether the residual can be read from the products' rows.
   static constexpr bool kAddsRows = kParts == 2 && !(kBack && kGated);
   __device__ __forceinline__ float* rows() const {
     return reinterpret_cast<float*>(a_ + kOperandBytes + WideRing::bytes(args_.slots, kStageBytes));
   }
-  // In the block's own device memory, behind factors.
+  // In the block's own device memory, after the factors.
   __device__ __forceinline__ float* slopes() const { return factors_ + kWideRows * kSide; }
   __device__ __forceinline__ float* of_scalars() const { return slopes() + kWideRows * kSide; }
 
-  // Of what is not read again.
+  // A read of numbers that are not read again.
   static __device__ __forceinline__ float2 once(const float* from) {
     return __ldcs(reinterpret_cast<const float2*>(from));
   }
@@ -198,7 +198,7 @@ class WideTile {
 
   __device__ __forceinline__ void sync_group() const { sync_threads(group_ + 1, kGroupThreads); }
 
-  // Asks for numbers that are read soon, of so many rows, to be brought to the L2 cache.
+  // Prefetches `numbers` of each of `count` rows to the L2 cache.
   __device__ __forceinline__ void prefetch(const float* from, int numbers, int count) const {
 #ifdef __CUDA_ARCH__
     if (static_cast<int>(threadIdx.x) < count)
@@ -206,19 +206,19 @@ class WideTile {
                    "r"(numbers * 4));
 #endif
   }
-  // The first numbers of the block's next tile.
+  // The same for the first numbers of the block's next tile.
   __device__ __forceinline__ void prefetch_next(const float* from) const {
     const int64_t step = static_cast<int64_t>(gridDim.x) * kWideRows;
     prefetch(from + step * kRow, kMiddle,
              static_cast<int>(max(int64_t{0}, min(int64_t{kWideRows}, args_.layer.edges - first_ - step))));
   }
 
-  // The products' rows, 64 numbers so many times, of the group. A warp has so many rows at once, a lane of
-  // each 64 two numbers: f(row of the tile, the first of them, where they go), and behind them so many that
-  // are kept as slopes. All is read before anything is written, behind the last row that row.
+  // Writes the group's rows of products, kDepth times 64 numbers each. A warp has kAtOnce rows at once, a
+  // lane two of each 64 numbers: f(row of the tile, index of the first, results). Then come kSlopes results
+  // that are stored as slopes. All reads come before the writes. Rows beyond the last one repeat it.
   template <int kAtOnce, int kDepth, int kSlopes = 0, class F>
   __device__ __forceinline__ void load(const F& f) {
-    sync_group();  // no product needs the last rows, and what others wrote is there
+    sync_group();  // no product still reads the old rows, and other threads' writes are visible
     const int lane = lane_index(), last = min(count_, (group_ + 1) * kGroupRows);
 #pragma unroll 1
     for (int first = group_ * kGroupRows + warp_index() % kGroupWarps; first < last;
@@ -250,7 +250,7 @@ class WideTile {
             *reinterpret_cast<uint32_t*>(a_ + i * kBlockBytes + wide_place(r, 2 * lane)) = parts[0];
             continue;
           }
-          // Two blocks' lanes begin with different parts, which stand in different banks.
+          // Lanes of the two blocks begin with different parts, which are in different banks.
           char* const block = a_ + (2 * i + lane / 16) * kBlockBytes;
           const int k = 2 * (lane % 16), first_part = lane / 16;
 #pragma unroll
@@ -265,20 +265,20 @@ class WideTile {
     by_row_[0] = rows()[row_], by_row_[1] = rows()[row_ + 8];
   }
 
-  // The stream's next chunk, of so many columns and 64 numbers of the depth so many times: product(the
-  // stage's columns, which 64 numbers, which 16 of a group's, whether it adds) of each 16 of a group's depth,
-  // and after each kTogether times 64 add() of what the tensor cores have summed up.
+  // Runs the stream's next chunk, of kColumns columns and a depth of kDepth times 64. It calls
+  // product(stage's columns, which 64, which 16 of a group's, whether to add) for each 16 of a group's depth,
+  // and add() for the tensor cores' sums after each kTogether times 64.
   template <int kColumns, int kDepth, bool kUnrolls = false, class Product, class Add>
   __device__ __forceinline__ void each_stage(const Product& product, const Add& add) {
-    constexpr int kSteps = stage_depth(kColumns, kParts, kSplit) / 16;  // of a stage, 16 numbers each
+    constexpr int kSteps = stage_depth(kColumns, kParts, kSplit) / 16;  // of 16 numbers, in a stage
     constexpr int kEach = kPieces / kSteps, kAtOnce = kTogether * kSplit;
     if (!is_busy_) {
       for (int stage = 0; stage < kDepth * kEach; ++stage) ring_.next(), ring_.let_go();
       return;
     }
-    // With both sums and what they are added to, there are no registers to move them between rounds.
+    // The sums and what they are added to leave no registers for moves between rounds.
     constexpr int kRounds = kUnrolls ? kDepth : 1;
-    // Backward with gates the code would not fit into the cache of instructions otherwise.
+    // Backward with gates, the code would not fit into the instruction cache otherwise.
     constexpr int kStages = kBack && kGated && !(kUnrolls && kColumns == 128) ? 1 : 4;
 #pragma unroll kRounds
     for (int first = 0; first < kDepth; first += kAtOnce) {
@@ -307,8 +307,8 @@ class WideTile {
     }
   }
 
-  // sum (+)= rows times a stage's columns, by three products of two parts or one, of each group of channels:
-  // from 64 numbers on, the group's 16 that are number k.
+  // sum (+)= rows times a stage's columns, by three products of two parts or one, for each group of channels:
+  // in the rows' unit of 64 numbers, the group's k-th 16.
   template <int kColumns>
   __device__ __forceinline__ void add_product(float (&sums)[kColumns / 2], uint64_t columns, int unit, int k,
                                               bool adds) const {
@@ -325,15 +325,15 @@ class WideTile {
     }
   }
 
-  // The products of the rows with the stream's next chunk, or what it has of other rows' added to them; from
-  // 64 numbers on so many times. `by_row` undoes the scales of the rows.
+  // Multiplies rows by the stream's next chunk, from unit `unit` of 64 numbers on; kMore: adds to sums of
+  // other rows. `by_row`: the rows' inverse scales.
   template <int kColumns, int kDepth, bool kMore = false>
   __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2], int unit, const float (&by_row)[2]) {
     float part[kColumns / 2];
     if constexpr (!kMore)
 #pragma unroll
       for (int k = 0; k < kColumns / 2; ++k) sum[k] = 0;
-    // Of 64 columns in a loop the compiler serializes the products of one kernel.
+    // With 64 columns in a loop the compiler serializes the products of one kernel.
     each_stage<kColumns, kDepth, kColumns == 64>(
         [&](uint64_t columns, int d, int k, bool adds) {
           add_product<kColumns>(part, columns, unit + d, k, adds);
@@ -344,7 +344,7 @@ class WideTile {
           for (int k = 0; k < kColumns / 2; ++k) sum[k] += by_row[k / 2 % 2] * part[k];
         });
   }
-  // The same of m = 0. Backward with gates ds stands apart, in the place of the slopes.
+  // The same for m = 0. Backward with gates, ds is separate, where the slopes were.
   template <int kColumns>
   __device__ __forceinline__ void multiply_middle(float (&sum)[kColumns / 2]) {
     if constexpr (kBack && kGated) {
@@ -355,7 +355,7 @@ class WideTile {
     }
   }
 
-  // Behind all that a chunk's sums meet, whose reading does not wait for that of the scales then.
+  // After all reads of what a chunk's sums are added to, which need not wait for the scales then.
   template <int kColumns>
   __device__ __forceinline__ void unscale(float (&sum)[kColumns / 2]) {
 #pragma unroll
@@ -367,9 +367,9 @@ class WideTile {
     columns_ += kColumns;
   }
 
-  // A thread's numbers of 64 columns: of row row_ + 8 h, of each sixteen of them four side by side, those of
-  // e and of e + 1 (column_at). Read before the products that they meet, so that none waits for another, or
-  // for what is written.
+  // A thread's numbers of 64 columns in row row_ + 8 h: four side by side of each sixteen, at e and e + 1
+  // (column_at). They are read before the products to which they are added, so that no read waits for
+  // another, or for writes.
   struct Own {
     float2 v[2][8];
   };
@@ -382,8 +382,8 @@ class WideTile {
       for (int e = 0; e < 8; ++e) f(h, e);
   }
 
-  // Of an array of the tile's rows, so many numbers each, from a column on. Rows behind the last one read the
-  // last.
+  // Reads an array of the tile's rows, `width` numbers each, from a column on. Rows beyond the last one
+  // repeat it.
   __device__ __forceinline__ Own read(const float* array, int width, int column) const {
     const float* const from[2] = {array + min(row_, count_ - 1) * width + 2 * column_ + column,
                                   array + min(row_ + 8, count_ - 1) * width + 2 * column_ + column};
@@ -397,7 +397,7 @@ class WideTile {
       }
     return found;
   }
-  // f(h, e) and f(h, e + 1) as four numbers: store(h, where they stand in row row_ + 8 h, they).
+  // Calls store(h, column in row row_ + 8 h, f(h, e) and f(h, e + 1) as four numbers).
   template <class F, class Store>
   static __device__ __forceinline__ void by_four(const F& f, const Store& store) {
 #pragma unroll
@@ -408,7 +408,7 @@ class WideTile {
         store(h, 8 * e, float4{first.x, first.y, second.x, second.y});
       }
   }
-  // To the block's own memory, which has room for all rows.
+  // Writes to the block's own memory, which has room for all rows.
   template <class F>
   __device__ __forceinline__ void keep(float* array, int width, int column, const F& f) const {
     float* const to = array + row_ * width + 2 * column_ + column;
@@ -419,16 +419,16 @@ class WideTile {
   __device__ __forceinline__ Own given(const float* array, int column) const {
     return read(array + first_ * kRow, kRow, column);
   }
-  // Where four of the thread's numbers of 64, those of (h, e) and (h, e + 1), stand among a product's rows:
-  // their first parts, and kSecondPart away by exclusive or, as pieces of a row are swizzled, the second.
+  // Where four of the thread's 64 numbers, those of (h, e) and (h, e + 1), are in a product's rows. That is
+  // the first parts' place; an exclusive or with kSecondPart gives the second parts', as rows are swizzled.
   static constexpr int kSecondPart = 64;
   __device__ __forceinline__ int place_of(int unit, int h, int e) const {
-    constexpr int kNumbers = 64 / kParts;  // of a block
+    constexpr int kNumbers = 64 / kParts;  // in a block
     const int k = 8 * e + 2 * column_;
     return (kParts * unit + k / kNumbers) * kBlockBytes + wide_place(row_ + 8 * h, k % kNumbers);
   }
-  // What 64 columns of sums are added to: the products' rows from 64 numbers on so many times, or numbers of
-  // an array from a column on.
+  // What 64 columns of sums are added to: the products' rows in unit `unit` of 64 numbers, or an array from a
+  // column on.
   __device__ __forceinline__ Own addend(int unit, int column) const {
     if constexpr (!kAddsRows) {
       return given(kBack ? args_.layer.grad : args_.layer.x, column);
@@ -450,10 +450,10 @@ class WideTile {
   static __device__ __forceinline__ float2 halves(uint32_t two) {
     return __half22float2(*reinterpret_cast<const __half2*>(&two));
   }
-  // The thread's numbers x(h, e) of 64, of s, as the group's rows of products.
+  // Writes the thread's part x(h, e) of the 64 numbers of s to the group's rows of products.
   template <class X>
   __device__ __forceinline__ void place(int unit, const X& x) {
-    sync_group();  // no product needs what stood there
+    sync_group();  // no product still reads the old numbers
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float largest = 0;
@@ -491,19 +491,19 @@ class WideTile {
     return {sigmoid(a.x), sigmoid(a.y)};
 #endif
   }
-  // The second 64 columns of a product are e from 8 on. A group has half of each.
+  // e from 8 on is the second 64 columns of a product. A group has half of each.
   template <int kSize>
   static __device__ __forceinline__ float2 at(const float (&sum)[kSize], int h, int e) {
     const int place = kSize == 64 ? place_at(e) : e;
     return {sum[4 * place + 2 * h], sum[4 * place + 2 * h + 1]};
   }
-  // Where they stand among those of 128 columns.
+  // Their index among the sums of 128 columns.
   static __device__ __forceinline__ constexpr int place_at(int e) {
     constexpr int kOwn = 8 / kSplit;
     return e % 8 / kOwn * 2 * kOwn + e / 8 * kOwn + e % kOwn;
   }
 
-  // Backward: s, what its gradient is times that of y, and the factors.
+  // Backward: s, the factor of y's gradient in that of s, and the gates' factors.
   __device__ __forceinline__ void make_scalars() {
     float s[32];
     const Own own = given(args_.layer.grad, 0);
@@ -516,10 +516,10 @@ class WideTile {
     make_factors([&](int h, int e) { return at(s, h, e); });
   }
 
-  // The factors of all degrees, kept, of s(h, e).
+  // Computes the factors of all degrees from s(h, e), and stores them.
   template <class S>
   __device__ __forceinline__ void make_factors(const S& s) {
-    constexpr int kUnit = kDegrees + 1;  // behind the rows of m = 0
+    constexpr int kUnit = kDegrees + 1;  // after the rows of m = 0
     place(kUnit, s);
 #pragma unroll 1
     for (int l = 1; l <= kDegrees; ++l) {
@@ -531,7 +531,7 @@ class WideTile {
     }
   }
 
-  // ds, where the slopes stood.
+  // ds, where the slopes were.
   __device__ __forceinline__ void add_slopes() {
     float more[32];
     const Own own = read(of_scalars(), kWideChannels, 0);
@@ -540,7 +540,7 @@ class WideTile {
     place(0, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
   }
 
-  // Of m = 0, two degrees at a time.
+  // m = 0, two degrees at a time.
   __device__ __forceinline__ void add_middle() {
 #pragma unroll 1
     for (int l = 0; l < kDegrees; l += 2) {
@@ -572,7 +572,7 @@ class WideTile {
     answer(0, [&](int h, int e) { return plus(own.v[h][e], times(s(h, e), sigmoids(s(h, e)))); });
     make_factors(s);
   }
-  // What comes from memory is read before the products, and the rest behind them.
+  // Memory is read before the products, and the rest after them.
   __device__ __forceinline__ void add_before(int l, Own& own) const {
     if constexpr (!kAddsRows) own = addend(l, l * kWideChannels);
   }
@@ -588,8 +588,8 @@ class WideTile {
     }
   }
 
-  // Of both signs, with factors where a layer has gates: rows of m = -1 and of m = 1 are multiplied with the
-  // same 64 columns of U and of V, which have one scale.
+  // Both signs, with factors if the layer has gates: rows of m = -1 and of m = 1 are multiplied by the same
+  // 64 columns of U and of V, which have one scale.
   __device__ __forceinline__ void add_sides(int l) {
     const int column = (l - 1) * kWideChannels, first = kMiddle + column, second = first + kSide;
     Own negative = addend(l - 1, first), positive = addend(kDegrees + l - 1, second);
@@ -632,7 +632,7 @@ class WideTile {
   int64_t first_ = 0;  // the tile's first edge
   int count_ = 0;      // and how many there are
   bool is_busy_ = false;
-  float by_row_[2] = {}, by_scalar_[2] = {};  // undo the scales of the products' rows, and of s
+  float by_row_[2] = {}, by_scalar_[2] = {};  // inverse scales of the products' rows, and of s
 };
 
 #endif
@@ -656,13 +656,13 @@ inline bool by_wide_rows(const Gpu& gpu, const So2Args<float>& args) {
 #endif
 }
 
-// Into how many groups of channels a kernel splits its products: of the others the zeros between them are
-// multiplied, too.
+// The number of groups of channels into which a kernel splits its products. Otherwise it also multiplies the
+// zeros between groups.
 inline int wide_split(const So2Args<float>& args) {
   return args.groups == 2 && args.degrees == kMostDegrees && args.gate ? 2 : 1;
 }
 
-// The memory that a call needs, in bytes: packed weights, what undoes their scales, blocks' own.
+// The memory of a call, in bytes: packed weights, their inverse scales, blocks' own memory.
 struct WideMemory {
   WideShape shape;
   int64_t blocks, unscale, own, bytes;

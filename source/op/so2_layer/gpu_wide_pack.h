@@ -1,7 +1,7 @@
 // The weights of wide layers as a stream, in the order in which every tile of edges multiplies with them
-// (gpu_wide.h): chunk after chunk of columns, of each stage after stage of the depth, one or two parts of
-// float16 of each number. A column is brought to one size by a power of two. Of groups of channels that do
-// not mix, a chunk has the columns of one behind those of the other, and of each what its own group needs.
+// (gpu_wide.h): chunks of columns, each in stages of the depth, with one or two parts of float16 per number.
+// A column is scaled by a power of two. For groups of channels that do not mix, a chunk has the columns of
+// one after those of the other, and of each only its own group's depth.
 #pragma once
 
 #include "common/gpu.h"
@@ -16,8 +16,7 @@ namespace gpu_so2 {
 constexpr int kWideChannels = 64, kMostDegrees = 3;
 constexpr int kStageBytes = 8192;
 
-// Of how many numbers of the depth a stage has so many columns, in so many parts, for so many groups: at most
-// what a group has of 64.
+// The depth of a stage with so many columns, parts and groups: at most a group's share of 64.
 MDOPS_HD constexpr int stage_depth(int columns, int parts, int groups) {
   const int room = kStageBytes / (2 * parts * columns), of_group = kWideChannels / groups;
   return room < of_group ? room : of_group;
@@ -25,15 +24,15 @@ MDOPS_HD constexpr int stage_depth(int columns, int parts, int groups) {
 
 enum class Chunk {
   scalars,      // s = z_00
-  gates,        // the logits of a degree's gates, of s
+  gates,        // the logits of a degree's gates, from s
   middle,       // two degrees of z_0
   sides,        // U and V of degree l
   slopes,       // from the gates' gradients to that of s
-  back_middle,  // two degrees of dz_0 W^T; with gates s is the last of the depth
+  back_middle,  // two degrees of dz_0 W^T; with gates, s ends the depth
   back_sides,   // those of dz_-l and dz_+l
 };
 
-// Of one of the products: `index` is the degree, or counts pairs of degrees.
+// One of the products: `index` is the degree, or counts pairs of degrees.
 struct WideChunk {
   Chunk kind;
   int index, depth, columns;  // depth: in 64 numbers
@@ -84,22 +83,22 @@ struct WideShape {
   }
 };
 
-// Where a number's parts stand in its stage, in bytes: rows of 64 bytes for 128 columns, of 128 for 64, with
-// the second part in their second halves.
+// The place of a number's part in its stage, in bytes: rows of 64 bytes for 128 columns, of 128 bytes for 64,
+// with the second part in their second halves.
 __device__ __forceinline__ int stage_place(bool wide, int column, int k, int part) {
   if (!wide) return wide_place(column, k, part);
   return 64 * column + (((k / 8 + 2 * part) ^ (column / 2 & 3)) << 4) + 2 * (k % 8);
 }
 
-// Which column stands at place n of a chunk of so many columns: of each sixteen a thread has four side by
-// side, which is how it reads and writes them.
+// The column at place n of a chunk of so many columns: of each sixteen a thread has four side by side, which
+// it reads and writes together.
 __device__ __forceinline__ int column_at(int n, int columns, int groups) {
   const int of_group = columns / groups, width = kWideChannels / groups;
   const int group = n / of_group, half = n % of_group / width, c = n % width;
   return kWideChannels * half + width * group + c / 16 * 16 + c / 2 % 4 * 4 + c / 8 % 2 * 2 + c % 2;
 }
 
-// The numbers of a column of a chunk among the layer's weights.
+// A chunk's column among the layer's weights.
 struct WideColumn {
   const float* first;
   int step;
@@ -128,11 +127,11 @@ __device__ __forceinline__ WideColumn column_of(const So2Args<float>& args, cons
 constexpr int kPackColumns = 8, kPackThreads = kPackColumns * kWarp;
 constexpr int kMostDepth = (kMostDegrees + 1) * kWideChannels;
 
-// Columns that a block packs, before they are brought to one size.
+// Columns that a block packs, before scaling.
 using PackedColumns = float[kPackColumns][kMostDepth + 1];
 
-// A warp a column, read by all of the block's, or of both signs that of U and that of V, which have one
-// scale; `unscale` gets what undoes it.
+// A warp has a column, which all warps of the block read; for both signs, a column of U and one of V, with
+// one scale. `unscale` gets the inverse scale.
 static __global__ void __launch_bounds__(kPackThreads)
     pack_wide_kernel(const So2Args<float> args, const WideShape shape, char* packed, float* unscale) {
   __shared__ PackedColumns x[2];
@@ -153,7 +152,7 @@ static __global__ void __launch_bounds__(kPackThreads)
   const int begin = transposed ? lane_index() : static_cast<int>(threadIdx.x) / kPackColumns;
   const int c = transposed ? warp_index() : static_cast<int>(threadIdx.x) % kPackColumns;
   const int first = chunk.kind == Chunk::back_middle && shape.gated ? kWideChannels : 0;
-  // All is asked for before the first of it is needed.
+  // All is loaded before the first is needed.
   float found[2][kMostDepth / kWarp];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

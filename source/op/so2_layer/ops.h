@@ -1,5 +1,5 @@
-// The ops on layers of edges. What a device does are overloads of `run_so2` and `run_so2_messages` on the
-// call of an op.
+// The ops on layers of edges. A device implements overloads of `run_so2` and `run_so2_messages` for its op
+// calls.
 #pragma once
 
 #include "common/bind.h"
@@ -12,7 +12,7 @@
 
 namespace mdops {
 
-// The weights of a layer of rows of so many channels.
+// The weights of a layer for rows of `channels` channels.
 template <class Device, class T>
 So2Args<T> take_layer(Checked<Device>& in, int64_t edges, int64_t rows, int64_t channels,
                       const Tensor& weight, const Tensor& both, const std::optional<Tensor>& gate,
@@ -74,7 +74,7 @@ inline OrderShape orders_of(const RotationShape& shape, int64_t degree) {
   return {shape.edges, degree, degree > 0, shape.columns};
 }
 
-// One after the other, each of them an array of its own.
+// The parts one after the other, with an array for each result.
 template <class AnyOp, class T>
 void run_one_by_one(const AnyOp& op, So2Messages<T>& given) {
   std::vector<So2Args<T>>& layers = given.layers;
@@ -90,7 +90,7 @@ void run_one_by_one(const AnyOp& op, So2Messages<T>& given) {
   const EdgesOfNodes &neighbors = given.of_neighbor, &centers = given.of_center;
   T *const turn = next(shape.columns), *const mixed = next(shape.columns),
            *const first = next(shape.channels);
-  Tensor harmonics = empty(op, {shape.edges, shape.columns}, kDtype<T>);  // which nothing depends on
+  Tensor harmonics = empty(op, {shape.edges, shape.columns}, kDtype<T>);  // not used
   make_frames(op, FrameArgs<T>{frames, given.vectors, data_of(harmonics), turn}, given.degree);
   mix_orders(op, OrderMixArgs<T>{orders, false, given.mixture, turn, mixed});
   rotate(op, given.rotated(mixed, first));
@@ -123,8 +123,8 @@ void run_one_by_one(const AnyOp& op, So2Messages<T>& given) {
               given.degree);
 }
 
-// On messages: vectors and mixtures of edges, rows of neighbours, weights of edges, and layers, the first of
-// which have gates.
+// The ops on messages: from vectors and mixtures of edges, rows of neighbours, weights of edges, and layers.
+// The first layers have gates.
 template <class Device, class T>
 struct So2MessageOps {
   using Tensors = std::vector<Tensor>;
@@ -184,8 +184,8 @@ struct So2MessageOps {
   MDOPS_IMPLEMENT_FLOATS(So2MessageOps, so2_messages, so2_messages_backward)
 
  private:
-  // How many layers' results are kept: the last one's, or where a CPU goes by nodes, which does not make
-  // layers again, those of all before it.
+  // How many layers' results are saved: the last one's; or, where a CPU goes by nodes and does not recompute
+  // layers, those of all before it.
   static int64_t kept(const Op& op, const So2Messages<T>& a) {
     return op.on_cpu() && a.may_go_by_nodes() ? static_cast<int64_t>(a.layers.size()) - 1 : 1;
   }
