@@ -1,16 +1,15 @@
-// Messages whose rows lie between all pairs of a group's things, as angles do between an atom's edges: a team
-// of warps has a group.
+// Messages whose rows connect all pairs of a group's nodes, as angles connect an atom's edges: a team of
+// warps has a group.
 //
-// A warp takes 16 seconds for one first after the other, or for two at once. So it reads the seconds' rows of
-// Q once, and sums up what is by Q: each lane has its columns of both in shared memory, where no other lane
-// looks. No row of h goes through memory, and warps wait for each other only where several have a group. The
-// last seconds, which would not fill 16 rows, go a few at a time with several firsts, in a lane's own columns
-// again.
-// What a step needs is asked for during the step before; what is kept comes first, as its rows are x or
-// gradients by x, which are at hand then.
+// A warp combines 16 seconds with one first after the other, or with two at once. So it reads the seconds'
+// rows of Q once, and sums the gradients by Q: each lane has its columns of both in shared memory, which no
+// other lane accesses. No row of h goes through memory, and warps wait for each other only if several share a
+// group. The last seconds, which would not fill 16 rows, go a few at a time with several firsts, again in a
+// lane's own columns. Each step loads the next step's data. Kept columns come first: their rows are x or
+// gradients by x, which are in registers then.
 //
-// Where x is a number times a vector, as of angles that begin with their cosines, z takes no product of
-// matrices, and neither does what is by the number.
+// Where x is a number times a vector, as for angles that begin with their cosines, neither z nor the gradient
+// by the number takes a matrix product.
 #pragma once
 
 #include "common/gpu_copy.h"
@@ -19,32 +18,32 @@
 
 namespace mdops::gpu_message {
 
-constexpr int kGroupEights = 8;  // of wider rows weights and rows of Q do not fit into shared memory
+constexpr int kGroupEights = 8;  // for wider rows, weights and rows of Q do not fit into shared memory
 
 constexpr int kFewestGroupWarps = 8;
 
-// The last seconds of a group may go a few at a time with several firsts in the place of 16 with one: by what
-// atoms have in water, a warp has an eighth less of such steps backward, and a fourteenth forward.
+// The last seconds of a group may go a few at a time with several firsts, instead of 16 with one. With the
+// edges of atoms in water, a warp then has an eighth fewer steps backward, and a fourteenth fewer forward.
 __host__ __device__ constexpr int seconds_of_few(Pass pass) {
   return pass == Pass::backward ? 4 : 8;
 }
-constexpr int kFirstsOfFew = 4;  // of a step
+constexpr int kFirstsOfFew = 4;  // in a step
 
-// Warps of a block at most: what registers they have follows.
+// The most warps of a block, which sets how many registers they have.
 __host__ __device__ constexpr int most_group_warps(Pass pass, int eights, bool outer) {
   if (outer) return 16;
   return pass == Pass::forward || (pass == Pass::backward && eights <= 4) ? 12 : 8;
 }
-// Firsts that a warp takes at once: for two gradients by x would leave registers for eight warps alone.
+// Firsts that a warp has at once: with gradients by x for two, registers would suffice for only eight warps.
 __host__ __device__ constexpr int firsts_at_once(Pass pass, int eights) {
   return pass == Pass::forward && eights <= 4 ? 2 : 1;
 }
 
-// Shared memory, in numbers. Of a block the weights, transposed behind them in backward passes, and the
-// scales. Of a warp rows of Q, of what is by Q, and of u_Q, of 16 seconds each; and what is asked for before
-// it is needed, of each first: 16 rows of x, and twice what is small: P, u_P, the gradient of what is sent,
-// and the weights of 16 rows, two each. Where x is a number times a vector, a block has the vector behind the
-// scales, and in front of these its product with the weights; and of rows their number is with what is small.
+// Shared memory, in numbers. A block has the weights, followed by their transpose in backward passes, and the
+// scales. A warp has rows of Q, of gradients by Q, and of u_Q, for 16 seconds each. For each first it also
+// has prefetched data: 16 rows of x, and two small buffers of P, u_P, the gradient by sums, and two weights
+// of each of 16 rows. Where x is a number times a vector, a block has the vector after the scales, and its
+// product with the weights before them; the rows' numbers are in the small buffers.
 struct GroupShared {
   int weights, q, rows, small, firsts, of_scales;
 
@@ -64,8 +63,8 @@ struct GroupShared {
   int64_t bytes(int warps) const { return 4 * (of_block() + int64_t{warps} * of_warp()); }
 };
 
-// A power of two for products of two numbers, of which no lane has larger ones than these sizes, and of a
-// function's slope, 1.13 at most. Nor do the first of the two become infinite by it.
+// A power of two for products of two numbers of at most these sizes in all lanes, and a function's slope, at
+// most 1.13. It also keeps the first of the two finite.
 __device__ __forceinline__ Power power_of(unsigned largest_a, unsigned largest_b) {
   const int a = static_cast<int>(largest_a >> 23), b = static_cast<int>(largest_b >> 23);
   const int power = max(min(min(kLargest + 253 - a - b, 253 - a), 100), -100);
@@ -79,10 +78,10 @@ class GroupTeam {
   static constexpr int kInputs = 8 * kEights, kSixteens = kEights / 2, kFours = kInputs / 4;
   static constexpr int kFirsts = firsts_at_once(pass, kEights), kParts = parts_of(way);
   static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
-  // Whether h is brought to one size, and by powers that are known before it is.
+  // Whether h is scaled, and whether its power of two is known beforehand.
   static constexpr bool kHasPower = !kIsForward && !kOuter;
   static constexpr bool kKnowsPower = kHasPower && pass == Pass::backward;
-  // Of few seconds: how many a step has, and firsts of 16 rows.
+  // For few seconds: seconds of a step, and firsts of 16 rows.
   static constexpr int kFew = seconds_of_few(pass), kFewFirsts = 16 / kFew;
   static constexpr bool kTakesFew = !kIsSecond && kFirsts * kFewFirsts == kFirstsOfFew;
 
@@ -117,7 +116,7 @@ class GroupTeam {
     }
   }
 
-  // What a block has in shared memory. Returns the inverse of the weights' power of two.
+  // Fills the block's shared memory. Returns the inverse of the weights' power of two.
   __device__ static float place_weights(const MessageArgs<float>& args) {
     const Columns columns{0, static_cast<int>(args.columns())};
     float* const to = reinterpret_cast<float*>(net_memory());
@@ -147,20 +146,20 @@ class GroupTeam {
   }
 
  private:
-  // A lane's rows of 16 that each of the firsts has with the seconds; of few, rows are of a first and
-  // of those behind it.
+  // A lane's rows of the 16 that each first has with the seconds; with few seconds, rows of a first and of
+  // the next ones.
   template <bool is_few>
   struct Rows {
     static constexpr bool kIsFew = is_few;
 
     int first, second;                                   // the first ones
-    float weight[kFirsts][2], along_weight[kFirsts][2];  // of rows that are not there zero
-    float number[kFirsts][2];                            // the same; of a wrong row none
+    float weight[kFirsts][2], along_weight[kFirsts][2];  // zero for missing rows
+    float number[kFirsts][2];                            // the same; NaN for a wrong row
     bool is_wrong[kFirsts][2];                           // of another first or second
-    bool has_sums;                                       // whether the lane adds up columns of a first
-    float *by_p, *to_sent;                               // where it does those of the first 16
+    bool has_sums;                                       // whether the lane sums columns of a first
+    float *by_p, *to_sent;                               // where those of the first 16 go
 
-    // Of the t-th first, and the lane's row h.
+    // The first and second of the t-th first and the lane's row h.
     __device__ __forceinline__ int first_of(int t, int h) const {
       return first + (kIsFew ? kFewFirsts * t + (lane_index() / 4 + 8 * h) / kFew : t);
     }
@@ -169,8 +168,8 @@ class GroupTeam {
     }
   };
 
-  // Where in shared memory the lane has what belongs to sixteen columns: of Q and of what is by Q, of the
-  // weights, and of what is small of the first of the firsts.
+  // The lane's data for sixteen columns in shared memory: of Q and of gradients by Q, of the weights, and of
+  // the first's small buffer.
   template <bool is_few>
   struct Place {
     float4 *q, *by_q;
@@ -184,11 +183,11 @@ class GroupTeam {
     }
   };
 
-  // The place in memory of the first of those rows: below the firsts' offsets, which are of 32 bits.
+  // The row of a first and a second: below the firsts' offsets, which have 32 bits.
   __device__ __forceinline__ int row_of(int first, int second) const {
     return from_ + (first - begin_) * size_ + second - begin_;
   }
-  // Numbers of a row from the lane's four on, in arrays so wide.
+  // A row's numbers from the lane's four on, in an array of `width` columns.
   template <class T>
   __device__ __forceinline__ static T* in_row(T* rows, int row, int width) {
     return rows + int64_t{row} * width + 4 * (lane_index() % 4);
@@ -202,22 +201,22 @@ class GroupTeam {
     return at.first_of(t, h) < last_ && at.second_of(h) < last_;
   }
 
-  // How many seconds go a few at a time: those behind the last 16, if a warp has fewer steps then. Another
-  // step stands for what begins and ends with rows of Q.
+  // How many seconds go a few at a time: those after the last full 16, if that saves steps of a warp. One
+  // more step accounts for reading and writing rows of Q.
   __device__ __forceinline__ int few_seconds() const {
     const auto over = [](int a, int b) { return (a + b - 1) / b; };
     const int left = size_ % 16, steps = over(left, kFew) * (over(size_, kFirstsOfFew * team_) + 1);
     return steps < over(size_, kFirsts * team_) ? left : 0;
   }
 
-  // Seconds from `second` on, 16 at a time while there are enough, or those behind these.
+  // Seconds from `second` on: 16 at a time, or the few after these.
   template <bool is_few>
   __device__ __forceinline__ void add_seconds(int& second) {
     constexpr int at_once = is_few ? kFew : 16, firsts = is_few ? kFirstsOfFew : kFirsts;
     const int own = begin_ + firsts * member_, step = firsts * team_;
-    // Other lanes go on with sums of firsts, and read what these have kept.
+    // Other lanes continue the sums of firsts, and read what was stored.
     if constexpr (is_few && kIsForward) wait();
-    // What the first step needs; few seconds have it where the 16 before had theirs.
+    // Loads the first step's data; few seconds reuse the memory of the 16 before.
     if (own < last_) ask<is_few>(own, second);
     for (; is_asked<is_few>(second); second += at_once) {
       begin_seconds<is_few>(second);
@@ -229,13 +228,13 @@ class GroupTeam {
     }
     if constexpr (is_few && kIsForward) __syncwarp();
   }
-  // Whether there are steps of these seconds, of 16 or of few.
+  // Whether there are steps for these seconds, of 16 or of few.
   template <bool is_few>
   __device__ __forceinline__ bool is_asked(int second) const {
     return last_ - second > (is_few ? 0 : few_);
   }
 
-  // Whether the group's firsts, so many as the first one has rows, have as many each, and the others none.
+  // Whether the first size_ firsts of the group have size_ rows each, and the others none.
   __device__ bool is_right(int end) const {
     bool right =
         from_ >= 0 && size_ >= 0 && size_ <= end - begin_ && from_ + int64_t{size_} * size_ <= args_.rows;
@@ -244,7 +243,7 @@ class GroupTeam {
     return __all_sync(kAllLanes, right);
   }
 
-  // The same number for all that firsts [begin, end) have.
+  // Writes one value to all results of firsts [begin, end).
   __device__ void write(int64_t begin, int64_t end, float value) const {
     const auto fill = [&](float* to, int64_t width) {
       const int thread = member_ * kWarp + lane_index();
@@ -257,7 +256,7 @@ class GroupTeam {
   template <bool is_few>
   __device__ void begin_seconds(int second) {
     constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
-    // Several at once, as nothing else goes on while these are read.
+    // Several at once, as nothing else runs during these reads.
 #pragma unroll 4
     for (int n = 0; n < all_ / 16; ++n)
 #pragma unroll
@@ -270,7 +269,7 @@ class GroupTeam {
       }
   }
 
-  // What is by Q: the sums of the team's warps, one after the other; of few seconds also those of two lanes.
+  // The gradient by Q: sums over the team's warps, in order; for few seconds also over lanes.
   template <bool is_few>
   __device__ void write_by_q(int second) const {
     wait();
@@ -296,14 +295,14 @@ class GroupTeam {
       __syncwarp();
   }
 
-  // The lane's four columns of Q (0) or of u_Q (2), for its rows h; and of what is by Q, between these.
+  // The lane's four columns of Q (0) or of u_Q (2), for its row h; and between these, of the gradient by Q.
   __device__ __forceinline__ float4& row_of_q(int which, int n, int h) const {
     return q_[(2 * (which * (all_ / 16) + n) + h) * kWarp];
   }
   __device__ __forceinline__ float4& row_by_q(int n, int h) const { return by_q_[(2 * n + h) * kWarp]; }
 
-  // Where four of a row's numbers are among those of 16 rows: so that the rows of eight lanes that read one
-  // after the other are in different banks.
+  // The place of four of a row's numbers among 16 rows, such that eight lanes that read consecutive rows
+  // access different banks.
   __device__ __forceinline__ static int place_in_rows(int row, int four) {
     return 4 * (row * kFours + (four ^ (row % 2 * 4)));
   }
@@ -312,7 +311,7 @@ class GroupTeam {
     return *reinterpret_cast<const float4*>(x_ + t * shared_.rows + place);
   }
 
-  // Asks for what a step needs, if there is such a step.
+  // Starts loading a step's data, if there is such a step.
   template <bool is_few>
   __device__ __forceinline__ void ask(int first, int second) {
     turn_ ^= 1;
@@ -350,7 +349,7 @@ class GroupTeam {
       if (lane_index() < 16) ask_for_row(to, there ? row + lane_index() : row, there);
     }
   }
-  // Of the lane's row of 16 what is one number, from `to` on.
+  // Loads the single numbers of the lane's row of 16, to `to` and on.
   __device__ __forceinline__ void ask_for_row(float* to, int row, bool there) const {
     to += lane_index();
     copy_to_shared<4>(to, args_.row_weight + row, there);
@@ -363,13 +362,13 @@ class GroupTeam {
     copy_to_shared<4>(to + 16, args_.second + row, there);
     if (!kIsForward && args_.kept && there) prefetch(args_.grad_kept + int64_t{row} * kInputs);
   }
-  // The same of few seconds and several firsts. Q and what is by Q take half of their memory then: both rows
-  // of a lane are of one second. In the other half are of each 16 columns P and the gradient of what is sent;
-  // of two steps in turn, or forward of both side by side.
+  // The same for few seconds and several firsts. Q and the gradients by Q then take half of their memory:
+  // both rows of a lane have one second. The other half holds P and the gradient by sums, for each 16
+  // columns; of two steps in turn, or forward of both side by side.
   __device__ __forceinline__ void ask_for_few(int first, int second) {
     const int lane = lane_index();
     int row;
-    const auto is_row = [&](int of_tile, int k) {  // its place, or another one's
+    const auto is_row = [&](int of_tile, int k) {  // sets `row`; if missing, to another one
       const int f = first + of_tile + k / kFew;
       const bool there = f < last_ && second + k % kFew < last_;
       row = there ? row_of(f, second + k % kFew) : row_of(first, second);
@@ -388,7 +387,7 @@ class GroupTeam {
       const bool there = is_row(kFewFirsts * t, lane % 16);
       if (lane < 16) ask_for_row(ends, row, there);
     }
-    // Eight lanes a first.
+    // Eight lanes per first.
     const bool is_first = first + lane / 8 < last_;
     const int f = is_first ? first + lane / 8 : first, column = 4 * (lane % 8);
     float* const to = few() + column / 16 * 8 * kWarp + 16 * (lane / 8) + column % 16;
@@ -400,7 +399,7 @@ class GroupTeam {
     all_of(to, args_.p, all_);
     if constexpr (!kIsForward) all_of(to + 16 * kFirstsOfFew, args_.grad_sent, sent_);
   }
-  // The first number of the step's there.
+  // The step's first number in that half.
   __device__ __forceinline__ float* few() const {
     float* const own = reinterpret_cast<float*>((!kIsForward && turn_ ? by_q_ : q_) - lane_index() + kWarp);
     return own + (kIsForward ? turn_ * 16 * kFirstsOfFew : 0);
@@ -410,12 +409,12 @@ class GroupTeam {
     __syncwarp();
   }
 
-  // The rows of the firsts and the seconds; the next step is of other ones.
+  // One step: the rows of firsts and seconds; `next_`: those of the next step.
   template <bool is_few>
   __device__ __forceinline__ void add_firsts(int first, int second, int next_first, int next_second) {
     Rows<is_few> at;
     at.first = first, at.second = second;
-    // Rows of the gradient of what is kept, with which those by x begin.
+    // Rows of the gradient by x', to which those by x are added.
     float4 kept[kFirsts][kSixteens][2] = {};
     if constexpr (pass == Pass::backward) {
 #pragma unroll
@@ -444,7 +443,7 @@ class GroupTeam {
     if constexpr (!kOuter) load_rows(x, at, [&](int t, int h, int n) { return four_of_row(t, h, n); });
     if constexpr (kIsSecond)
       load_rows(along, at, [&](int t, int h, int n) { return row_in_memory(args_.along_x, at, t, h, n); });
-    // Sums over the rows of a first, of four columns; of few, two of these are of the lane.
+    // Sums over the rows of a first, in four columns; for few seconds, a lane has two of these.
     const int which = is_few ? own_sum_of_few() : own_sum<4 * kFirsts>();
     at.has_sums = which >= 0 && first + which / 4 < last_;
     const auto place_of_sums = [&](float* to, int width) {
@@ -515,7 +514,7 @@ class GroupTeam {
     if constexpr (!kIsForward) write_inputs(at, by_x, by_weight);
   }
 
-  // The largest weight of a step's rows, and the largest gradient of what its firsts send.
+  // The largest weight of a step's rows, and the largest gradient by its firsts' sums.
   template <class Rows>
   __device__ __forceinline__ unsigned largest_weight(const Rows& at) const {
     unsigned largest = 0;
@@ -534,7 +533,7 @@ class GroupTeam {
           is_few ? few() + 16 * kFirstsOfFew : small_ + (turn_ * kFirsts + t) * shared_.small + all_;
 #pragma unroll 1
       for (int k = 4 * lane_index(); k < (is_few ? kFirstsOfFew : 1) * sent_; k += 4 * kWarp) {
-        // Of few, each 16 columns have 64 numbers.
+        // For few, each 16 columns have 64 numbers.
         const int place = is_few ? k / 64 * 8 * kWarp + k % 64 : k;
         const float4 four = *reinterpret_cast<const float4*>(grads + place);
 #pragma unroll
@@ -544,7 +543,7 @@ class GroupTeam {
     return warp_largest(largest);
   }
 
-  // Four columns of a row, zeros where it is not there or there are no rows.
+  // Four columns of a row; zeros if the row is missing or `rows` is null.
   template <class Rows>
   __device__ __forceinline__ float4 row_in_memory(const float* rows, const Rows& at, int t, int h,
                                                   int n) const {
@@ -553,7 +552,7 @@ class GroupTeam {
     return read_four(in_row(rows, row_of(at, t, h), kInputs) + 16 * n);
   }
 
-  // Rows as products take them; all have one power of two.
+  // Splits rows for products; all have one power of two.
   template <class Rows, class F>
   __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts> (&to)[kFirsts], const Rows& at,
                                             const F& four_at) const {
@@ -585,7 +584,7 @@ class GroupTeam {
     }
   }
 
-  // Of four that were looked for side by side.
+  // Of four maxima found side by side.
   __device__ __forceinline__ static float largest_of(const float (&x)[4]) {
     return max(max(x[0], x[1]), max(x[2], x[3]));
   }
@@ -594,8 +593,8 @@ class GroupTeam {
     return a.x * b.x + a.y * b.y + (a.z * b.z + a.w * b.w);
   }
 
-  // The lane's numbers of 16 columns, to z: what is given and the products, of columns `u` and rows `h` at
-  // 4 u + 2 h and the next.
+  // z in the lane's part of 16 columns: p + q + the products. Columns `u` and rows `h` are at 4 u + 2 h and
+  // the next.
   __device__ __forceinline__ void multiply(float (&z)[kFirsts][8],
                                            const HalfRows<kSixteens, kParts> (&rows)[kFirsts],
                                            const uint4* weight, const float4 (&p)[kFirsts][2],
@@ -621,7 +620,7 @@ class GroupTeam {
         }
   }
 
-  // Four columns of what is small: of P (0), of u_P (1), or of the gradient of what is sent (the last).
+  // Four columns of a small buffer: P (0), u_P (1), or the gradient by sums (the last).
   template <bool is_few>
   __device__ __forceinline__ float4 small_four(const Place<is_few>& place, int t, int h, int which) const {
     const int behind = is_few ? 16 * (kFewFirsts * t + 8 * h / kFew + kFirstsOfFew * which)
@@ -629,9 +628,9 @@ class GroupTeam {
     return *reinterpret_cast<const float4*>(place.small + behind);
   }
 
-  // Sixteen columns, which are all sent, or those of what is kept from the sixteenth `of_kept` on, of which
-  // `kept` are the rows: x or gradients. In the backward pass `power` is known, with which the weights of
-  // rows are multiplied already; h is times a power from where it is made.
+  // Sixteen columns: all sent, or all kept, from the kept sixteen `of_kept` on with rows `kept`: x or
+  // gradients. In the backward pass `power` is known, and the rows' weights already contain it; h is scaled
+  // from where it is computed.
   template <bool kIsSent, bool is_few, int kCount>
   __device__ __forceinline__ void add_columns(const Place<is_few>& place, int n, int of_kept,
                                               const Rows<is_few>& at,
@@ -641,7 +640,7 @@ class GroupTeam {
                                               float (&by_weight)[kFirsts][2],
                                               float (&by_x)[kFirsts][kCount][4]) {
     constexpr bool is_weighed_last = pass == Pass::backward && kIsSent;
-    // factor: the gradient of what is sent, or the scale of what is kept
+    // factor: the gradient by sums, or the scale of kept columns
     float4 p[kFirsts][2], along_p[kFirsts][2], q[2], along_q[2], factor[kFirsts][2];
     float z[kFirsts][8], v[kFirsts][8];
 #pragma unroll
@@ -653,7 +652,7 @@ class GroupTeam {
     for (int t = 0; t < kFirsts; ++t)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        if (h && !is_few) {  // both rows are of one first
+        if (h && !is_few) {  // both rows have one first
           p[t][1] = p[t][0], along_p[t][1] = along_p[t][0], factor[t][1] = factor[t][0];
           continue;
         }
@@ -694,7 +693,7 @@ class GroupTeam {
         own.extra = kIsSent ? at.along_weight[t][h] * of_four(factor[t][h], four) : 0.0f;
       }
     evaluate_all<pass, way == Way::any>(args_.activation, threshold_, numbers);
-    // Sums over a lane's rows of each first.
+    // Sums over a lane's rows, for each first.
     constexpr int of_lane = is_few ? 2 : 1;
     float of_sent[4 * kFirsts * of_lane] = {}, of_p[4 * kFirsts * of_lane] = {};
 #pragma unroll
@@ -727,11 +726,11 @@ class GroupTeam {
         for (int t = 0; t < kFirsts; ++t) {
           const float by = kHasPower ? power.inverse : 1.0f;
           float4 own = four_of(numbers, t, h, [](const auto& a) { return a.h; });
-          if constexpr (is_few) {  // both rows are of one second
+          if constexpr (is_few) {  // both rows have one second
             const float4 more = four_of(numbers, t, 1, [](const auto& a) { return a.h; });
             own = {own.x + more.x, own.y + more.y, own.z + more.z, own.w + more.w};
           }
-          // As products that have one use, whatever else is made of h.
+          // Explicit fma, so that rounding does not depend on other uses of h.
           all = {fmaf(by, own.x, all.x), fmaf(by, own.y, all.y), fmaf(by, own.z, all.z),
                  fmaf(by, own.w, all.w)};
         }
@@ -756,7 +755,7 @@ class GroupTeam {
     return {a * x.x, a * x.y, a * x.z, a * x.w};
   }
 
-  // Of 16 columns the sums over the seconds, times `by`, added to those of the seconds before. A lane has its
+  // Adds 16 columns' sums over the seconds, times `by`, to those of the seconds before. A lane has the same
   // column in every step of 16, or of few, so that the order is fixed.
   template <bool is_few, int kCount>
   __device__ __forceinline__ void write_sums(const Rows<is_few>& at, float* to, int n, float (&x)[kCount],
@@ -776,8 +775,8 @@ class GroupTeam {
         atomicAdd(to + 16 * n + k, sum);
     }
   }
-  // The sums over the lanes of a first's rows, of four columns of each first of a lane: half of them goes to
-  // the lane that keeps them, as of all rows.
+  // Sums over the lanes with a first's rows, for four columns of each of a lane's firsts: as in
+  // sum_over_rows, half of the numbers goes to the lane that keeps them.
   template <int kCount>
   __device__ __forceinline__ static void sum_over_few(float (&x)[kCount], float (&sums)[2]) {
     static_assert(2 * kFew == kCount);
@@ -794,14 +793,14 @@ class GroupTeam {
       x[k] = kept + __shfl_xor_sync(kAllLanes, given, lanes);
     }
   }
-  // The first of both, of four columns each first.
+  // The index of the first of both sums, with four columns per first.
   __device__ __forceinline__ static int own_sum_of_few() {
     const int lane = lane_index();
     if constexpr (kFew == 4) return 4 * (lane / 16 + (lane & 4) / 2) + (lane & 8) / 4;
     return 4 * ((lane & 4) / 2 + (lane & 8) / 8) + (lane & 16) / 8;
   }
 
-  // What the rows have of sixteen columns.
+  // Writes the rows' results in sixteen columns.
   template <bool kIsSent, class Rows>
   __device__ __forceinline__ void write_rows(const Rows& at, int n, int of_kept,
                                              const float4 (&factor)[kFirsts][2],
@@ -840,7 +839,7 @@ class GroupTeam {
       }
   }
 
-  // What the rows have for x and their weights.
+  // Writes the gradients by x and by the rows' weights.
   template <class Rows, int kCount>
   __device__ __forceinline__ void write_inputs(const Rows& at, const float (&by_x)[kFirsts][kCount][4],
                                                const float (&by_weight)[kFirsts][2]) const {
@@ -881,13 +880,13 @@ class GroupTeam {
   float4 *q_, *by_q_;
   const float *product_, *scales_;
   float *x_, *small_;
-  unsigned scale_size_ = 0;                         // the largest scale of what is kept
-  int turn_ = 1;                                    // of what is small
-  int begin_ = 0, last_ = 0, from_ = 0, size_ = 0;  // the group's firsts with rows, and the rows
+  unsigned scale_size_ = 0;                         // the largest scale of kept columns
+  int turn_ = 1;                                    // of the small buffers
+  int begin_ = 0, last_ = 0, from_ = 0, size_ = 0;  // the group's firsts with rows, and its rows
   int few_ = 0;                                     // of its seconds
 };
 
-// Whether groups stand one behind the other, and no first behind them has rows.
+// Whether groups are contiguous, and no first after them has rows.
 __device__ inline bool are_groups(const MessageArgs<float>& args) {
   const int64_t last = args.group_offsets[args.groups];
   bool is_right = args.group_offsets[0] == 0 && last >= 0 && last <= args.firsts;
@@ -910,7 +909,7 @@ __global__ void __launch_bounds__(most_group_warps(pass, kEights, kOuter) * kWar
     const int64_t first = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x / kWarp / team);
     for (int64_t g = first; g < args.groups; g += teams) own.run(g);
   }
-  // Firsts behind the groups have no sums; where these are wrong, none is a number.
+  // Firsts after the groups have zero sums; with wrong groups all sums are NaN.
   const int64_t begin = is_right ? args.group_offsets[args.groups] : 0;
   const float value = is_right ? 0.0f : not_a_number<float>();
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -923,7 +922,7 @@ __global__ void __launch_bounds__(most_group_warps(pass, kEights, kOuter) * kWar
   kOuter ? finish_outer_rows(args) : finish_rows(args, memory);
 }
 
-// Warps of a block, for which there is shared memory: an even number, or none.
+// The warps of a block that fit into shared memory: an even number, or none.
 template <int kEights, Pass pass>
 int group_warps(const Gpu& gpu, const MessageArgs<float>& args) {
   const bool outer = args.outer.number;
@@ -934,8 +933,8 @@ int group_warps(const Gpu& gpu, const MessageArgs<float>& args) {
   return warps;
 }
 
-// How many warps have a group: so that the last of them ends early, after the turns that all take, and the
-// third of one more by which groups differ. Teams also wait for each other.
+// How many warps share a group: the number with the lowest cost of the turns that all take, plus a third of a
+// turn by which groups differ. Warps of a team also wait for each other.
 inline int team_of(const MessageArgs<float>& args, int64_t chip, int warps, int firsts) {
   const int64_t size = std::max<int64_t>(1, args.firsts ? blocks_for(args.rows, args.firsts) : 1);
   int best = 1;
@@ -955,7 +954,7 @@ void run_groups(const Gpu& gpu, const MessageArgs<float>& args, const Memory<flo
   const int columns = gpu.int32_of("weight", args.columns()), most = group_warps<kEights, pass>(gpu, args);
   const int64_t chip = gpu.limits().multiprocessors;
   const int team = team_of(args, chip, most, firsts_at_once(pass, kEights));
-  // Few groups go to all multiprocessors.
+  // Few groups are spread over all multiprocessors.
   const int warps =
       static_cast<int>(std::min<int64_t>(most, team * std::max<int64_t>(1, blocks_for(args.groups, chip))));
   const int64_t blocks = std::clamp<int64_t>(blocks_for(args.groups, warps / team), 1, chip);

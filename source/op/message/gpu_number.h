@@ -1,4 +1,4 @@
-// What the passes over messages make of one number, for every kernel on a GPU (the formulas of message.h).
+// The formulas of message.h for one number, for every kernel on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,29 @@ namespace mdops::gpu_message {
 
 enum class Pass { forward, backward, second };
 
-// What kernels by tensor cores are for: silu and silut, with numbers of two parts; these with numbers of one;
-// or any function, with two.
+// The variants of tensor-core kernels: silu and silut, with numbers of two parts; the same with one part; or
+// any function, with two.
 enum class Way { silu, silu_of_one, any };
 __host__ __device__ constexpr int parts_of(Way way) {
   return way == Way::silu_of_one ? 1 : 2;
 }
 
-// Empty arrays are null, too.
+// Empty arrays are also null.
 template <class T>
 __host__ __device__ Pass pass_of(const MessageArgs<T>& args) {
   if (args.along_x || args.along_p || args.along_row_weight) return Pass::second;
   return args.by_x || args.by_p || args.by_row_weight ? Pass::backward : Pass::forward;
 }
 
-// A kernel's memory besides `by_z`; what is null is not asked for.
+// A kernel's memory besides `by_z`; null: not wanted.
 template <class T>
 struct Memory {
   T* dz;         // (rows, columns) of the second pass, for the gradient by W
   T* of_scales;  // (rows, kept): terms of the gradient by c
 };
 
-// What is known of a number, and what a pass makes of it: y, and y times `grad` backward; by z or h; f' v of
-// the second pass.
+// The inputs of a number and the results of a pass: y, and y times `grad` backward; the gradient by z, or h;
+// f' v of the second pass.
 template <class T>
 struct Number {
   T z, v, grad, extra;  // grad: w g_s or c g_x; extra: u_w g_s or 0
@@ -50,7 +50,7 @@ __device__ __forceinline__ void evaluate(T threshold, Number<T>& n) {
     n.dz = slope * n.grad, n.sv = slope * n.v;
     n.h = curve * n.grad * n.v + slope * n.extra;
   } else if constexpr (pass == Pass::backward && kind == Activation::silu) {
-    // What goes with y and with the slope has a product in common.
+    // y times `grad` and the slope times `grad` share a product.
     const T s = sigmoid_fast(n.z), of_both = s * n.grad;
     n.y = s * n.z, n.y_grad = of_both * n.z;
     n.dz = n.h = of_both * (T(1) + n.z * (T(1) - s)), n.sv = T(0);
@@ -61,16 +61,15 @@ __device__ __forceinline__ void evaluate(T threshold, Number<T>& n) {
   }
 }
 
-// The threshold of silut, which no number is beyond where the function is silu.
+// The threshold of silut; NaN, which no number exceeds, for silu.
 template <class T>
 __device__ __forceinline__ T threshold_of(const MessageArgs<T>& args) {
   return args.activation == Activation::silu ? not_a_number<T>() : args.threshold;
 }
 
-// The same of several numbers. All lanes call it. `threshold` is as above. `kAny` is for other functions than
-// silu and silut; the latter is silu where no number is beyond its threshold, as nearly always. `kAtOnce`:
-// silu is worked out while that is found out. Angles gain by it; edges wait for memory, and want the
-// registers.
+// The same for several numbers. All lanes call it. `threshold` is as above. `kAny`: for functions other than
+// silu and silut. Silut is silu if no number exceeds its threshold, which is nearly always so. `kAtOnce`:
+// computes silu while this is checked. Angles gain by it; edges wait for memory, and need the registers.
 template <Pass pass, bool kAny, bool kAtOnce = true, class T, int Count>
 __device__ __forceinline__ void evaluate_all(Activation activation, T threshold,
                                              Number<T> (&numbers)[Count]) {
@@ -93,7 +92,7 @@ __device__ __forceinline__ void evaluate_all(Activation activation, T threshold,
   }
 }
 
-// The rows of a first: none where its offsets are wrong.
+// The rows of a first: none if its offsets are wrong.
 template <class T>
 struct RowsOfFirst {
   int64_t begin, end;
@@ -106,13 +105,13 @@ struct RowsOfFirst {
   }
 };
 
-// Whether a row is of this first and has a second that there is, or none.
+// Whether a row belongs to this first, and its second is valid or none.
 template <class T>
 __device__ __forceinline__ bool is_right(const MessageArgs<T>& args, int64_t row, int64_t f, int64_t second) {
   return args.first[row] == f && second >= -1 && second < args.seconds;
 }
 
-// The sum of the gradients of rows that are taken of this row.
+// The sum of the gradients of rows taken from this row.
 template <class T>
 __device__ T by_taken(const MessageFrames<T>& frames, int64_t row, int column) {
   if (frames.count == 0 || column >= frames.width) return T(0);
@@ -124,8 +123,7 @@ __device__ T by_taken(const MessageFrames<T>& frames, int64_t row, int column) {
   return sum;
 }
 
-// Rows behind the last first: x' is x, gradients are what comes through that alone, and through rows that are
-// taken.
+// Rows after the last first: x' is x, and gradients come only through x' and through taken rows.
 template <bool kFrames = false, class T>
 __device__ void finish_rows(const MessageArgs<T>& args, const Memory<T>& memory) {
   const int64_t last = args.first_offsets[args.firsts];
@@ -155,7 +153,7 @@ __device__ void finish_rows(const MessageArgs<T>& args, const Memory<T>& memory)
   each(memory.of_scales, args.kept, nullptr);
 }
 
-// The same of rows that are a number times a vector.
+// The same for rows that are a number times a vector.
 template <class T>
 __device__ void finish_outer_rows(const MessageArgs<T>& args) {
   const int64_t last = args.first_offsets[args.firsts];

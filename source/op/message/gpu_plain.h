@@ -1,5 +1,5 @@
-// Messages of any widths and type of number, whose products are made before and after (cuda.cu): a warp a
-// first, or the warps of a block where there are few of them; a row after the other, a lane a column.
+// Messages of any width and number type, with products before and after the kernel (cuda.cu). A warp has a
+// first, or all warps of a block if firsts are few; rows go one by one, and a lane has a column.
 #pragma once
 
 #include "gemm/gpu_memory.h"
@@ -7,10 +7,10 @@
 
 namespace mdops::gpu_message {
 
-constexpr int kPlainWarps = 4, kPlainBlocks = 8;  // of a block, and of a multiprocessor at once
-constexpr int kPlainFirsts = 32;                  // so many a multiprocessor and more have a warp each
+constexpr int kPlainWarps = 4, kPlainBlocks = 8;  // of a block, and per multiprocessor at once
+constexpr int kPlainFirsts = 32;                  // from so many per multiprocessor on, a warp has each
 
-// What a warp sums up, a number a column each.
+// The sums of a warp, one number per column each.
 template <class T>
 struct PlainSums {
   T *by_p, *sent;
@@ -19,14 +19,14 @@ struct PlainSums {
       : by_p(reinterpret_cast<T*>(net_memory()) + 2 * warp * columns), sent(by_p + columns) {}
 };
 
-// `by_z` holds x W on the way in, `dz` of the second pass what goes along it.
+// `by_z` holds x W at first; `dz` of the second pass holds u_x W.
 template <class T, Pass pass>
 class PlainRows {
  public:
   __device__ PlainRows(const MessageArgs<T>& args, const Memory<T>& memory)
       : args_(args), memory_(memory), columns_(args.columns()), own_(columns_, warp_index()) {}
 
-  // The rows of a first that the `member`-th warp of a team has. All warps' sums are added up in their order.
+  // The rows of a first that belong to warp `member` of a team. The warps' sums are added in order.
   __device__ void run(int64_t f, int member, int team) {
     const RowsOfFirst<T> rows(args_, f);
     const T nothing = rows.is_wrong ? not_a_number<T>() : T(0);

@@ -2,7 +2,7 @@
 
 namespace mdops {
 
-// Device memory at this address will be read.
+// Prefetches device memory at this address to the L2 cache.
 __device__ __forceinline__ void prefetch(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }

@@ -1,4 +1,4 @@
-// Which kernels take messages.
+// The choice of kernels for messages.
 #pragma once
 
 #include <type_traits>
@@ -10,7 +10,7 @@
 
 namespace mdops::gpu_message {
 
-// f.operator()<eights, pass>(), of rows that tensor cores take.
+// Calls f.operator()<eights, pass>(), for rows that tensor cores support.
 template <int kEights, class F>
 auto with_pass(Pass pass, const F& f) {
   if (pass == Pass::forward) return f.template operator()<kEights, Pass::forward>();
@@ -25,7 +25,7 @@ auto with_tensor_kernel(const MessageArgs<float>& args, const F& f) {
   return with_pass<16>(pass, f);
 }
 
-// Whether whole groups go through; these kernels also sum h up by Q, and the others need `by_z`.
+// Whether kernels take whole groups; these also sum h for Q, and the others need `by_z`.
 template <class T>
 bool goes_in_groups(const Gpu& gpu, const MessageArgs<T>& args) {
   if constexpr (std::is_same_v<T, float>) {
@@ -37,14 +37,14 @@ bool goes_in_groups(const Gpu& gpu, const MessageArgs<T>& args) {
   return false;
 }
 
-// Whether kernels take the gradients of frames, too.
+// Whether kernels also compute the gradients of frames.
 template <class T>
 bool takes_frames(const Gpu& gpu, const MessageArgs<T>& args) {
   if constexpr (std::is_same_v<T, float>) return tensor_cores_take_frames(gpu, args);
   return false;
 }
 
-// Whether kernels take rows that are a number times a vector.
+// Whether kernels support rows that are a number times a vector.
 template <class T>
 bool takes_outer(const Gpu& gpu, const MessageArgs<T>& args) {
   const bool is_silu = args.activation == Activation::silu || args.activation == Activation::silut;
@@ -66,7 +66,7 @@ void run_pass(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float
   run_tensor<kEights, pass, way, false>(gpu, args, memory);
 }
 
-// Whether kernels of any widths take them, whose products are made before and after.
+// Whether the kernels of any width are used, with products before and after.
 template <class T>
 bool goes_plain(const Gpu& gpu, const MessageArgs<T>& args) {
   if constexpr (std::is_same_v<T, float>) return !by_tensor_cores(gpu, args);

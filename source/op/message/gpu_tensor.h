@@ -1,22 +1,22 @@
 // Messages of float32 by the tensor cores, to float32's accuracy.
 //
-// A team of warps has a first. Of its rows a warp takes 16 at once, whose x stays in registers; the weights
-// lie in shared memory as the products read them. Sixteen columns after the other go from the products to all
-// that is made of them. In the backward passes what they give for x is their product with the transposed
-// weights: the sums of one product lie in registers just as the next one takes its left side.
+// A team of warps has a first. A warp takes 16 of its rows at once, whose x stays in registers; the weights
+// are in shared memory as the products read them. Each 16 columns go from the products straight to the
+// epilogue. In backward passes their part of the gradient by x is a product with the transposed weights: the
+// sums of one product are in registers in the layout of the next one's left side.
 //
-// Each number is the sum of two of float16, times a power of two that 16 rows, or all weights, have together;
-// of the four products of two numbers the smallest is left out. Tensor cores round sums towards zero: so the
-// large products and the small ones are summed apart, the products of few columns begin at zero, and sums of
-// several are added in the usual way. Where less accuracy will do, numbers are of one part.
+// Each number is the sum of two float16, times a power of two that 16 rows, or all weights, share; the
+// smallest of the four products of two numbers is left out. Tensor cores round sums towards zero: so large
+// and small products are summed separately, the sums over few columns begin at zero, and several are added in
+// float32. Where less accuracy suffices, numbers have one part.
 //
-// Of sixteen numbers of a row, in memory one behind the other, a lane has four, which one read brings: two
-// for each half of the depth, or for each of two products of eight columns (`place_of`).
+// Of sixteen contiguous numbers of a row, a lane has four, by one read: two for each half of the depth, or
+// for each of two products of eight columns (`place_of`).
 //
-// Weights that do not fit into shared memory go in several runs, of some of the columns each.
+// Weights that do not fit into shared memory go in several runs, each with some of the columns.
 //
-// What gradients have of frames goes on where the rows are at hand in float32: what is by F when they are
-// read, what is by x when that is written. Sums of frames by these kernels took longer than by their own.
+// The gradients of frames are computed where the rows are in registers in float32: by F when they are read,
+// by x when that is written. Sums of frames by these kernels took longer than by their own.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct Columns {
   __host__ __device__ int sixteens() const { return (end - begin) / 16; }
 };
 
-// Warps of a block, and blocks of a multiprocessor at once: what registers warps have follows from both.
+// Warps of a block, and blocks per multiprocessor: both set how many registers warps have.
 __host__ __device__ constexpr int warps_of(Pass pass, int eights) {
   if (pass == Pass::second || eights > 8) return 8;
   if (eights > 4) return 12;
@@ -48,9 +48,9 @@ __host__ __device__ constexpr int blocks_of(Pass pass, int eights) {
 
 constexpr int kStep = 37;  // blocks between turns
 
-constexpr int kFramedEights = 8;  // of wider rows and their frames registers do not hold what is at hand
+constexpr int kFramedEights = 8;  // registers do not hold wider rows with frames
 
-// Where number `two` of the pair that lane `four` of four has of an eight stands in a row.
+// The place in a row of number `two` of the pair that lane `four` of four has in an eight.
 __host__ __device__ constexpr int place_of(int eight, int four, int two) {
   return 16 * (eight / 2) + 4 * four + 2 * (eight % 2) + two;
 }
@@ -65,8 +65,8 @@ __device__ __forceinline__ float of_four(const float4& x, int k) {
   return k == 0 ? x.x : k == 1 ? x.y : k == 2 ? x.z : x.w;
 }
 
-// The largest number of all lanes that is one, by its bits, and the power of two for its parts: 1 where it is
-// infinite or none.
+// The size of a number by its bits, for maxima over lanes, and the power of two for its parts: 1 for infinity
+// or NaN.
 __device__ __forceinline__ unsigned size_of(float x) {
   return __float_as_uint(x) & 0x7fffffffu;
 }
@@ -81,13 +81,13 @@ struct Power {
   float scale = 1.0f, inverse = 1.0f;
 };
 
-// A warp's 16 rows of so many sixteens, times a power of two, in one or two parts as products take them.
+// A warp's 16 rows of kSixteens sixteens, times a power of two, in one or two parts as products take them.
 template <int kSixteens, int kParts>
 struct HalfRows {
   uint32_t parts[kParts][kSixteens][4];
   float inverse;  // of the power
 
-  // Of the lane's row h four numbers, which are scaled.
+  // Sets four scaled numbers of the lane's row h.
   __device__ __forceinline__ void set(int sixteen, int h, float a, float b, float c, float d) {
     uint32_t first[kParts], second[kParts];
     split(a, b, first), split(c, d, second);
@@ -97,7 +97,7 @@ struct HalfRows {
   }
 };
 
-// c += A B, of sixteen numbers of the depth; the small products go to `small`.
+// large += A B, over sixteen numbers of the depth; the small products go to `small`.
 template <int kSixteens, int kParts>
 __device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)[4],
                                                const HalfRows<kSixteens, kParts>& a, int sixteen,
@@ -109,8 +109,8 @@ __device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)
   multiply_16<false>(large, a.parts[0][sixteen], b.x, b.y);
 }
 
-// A lane's four numbers of y, h or another member, of rows h of so many tiles of 16 rows and 16 columns: of
-// columns `u` and rows `h` of a tile they are 4 u + 2 h and the next.
+// A lane's four numbers of y, h or another member, in row h of a tile of 16 rows and 16 columns: columns `u`
+// and rows `h` of a tile are at 4 u + 2 h and the next.
 template <int kCount, class F>
 __device__ __forceinline__ float4 four_of(const Number<float> (&numbers)[kCount], int tile, int h,
                                           const F& f) {
@@ -118,7 +118,7 @@ __device__ __forceinline__ float4 four_of(const Number<float> (&numbers)[kCount]
   return {f(own[0]), f(own[1]), f(own[4]), f(own[5])};
 }
 
-// Brings these numbers' h to one size, by the power of two that it returns.
+// Scales these numbers' h by one power of two, which it returns.
 template <int kCount>
 __device__ __forceinline__ Power bring_to_size(Number<float> (&numbers)[kCount]) {
   unsigned largest = 0;
@@ -130,8 +130,8 @@ __device__ __forceinline__ Power bring_to_size(Number<float> (&numbers)[kCount])
   return {scale, inverse_power(scale)};
 }
 
-// The products of these numbers' h, which are of one size, with the transposed weights of their 16 columns,
-// added to by_x after they are multiplied with `inverse`.
+// Multiplies these numbers' scaled h by the transposed weights of their 16 columns and by `inverse`, and adds
+// it to by_x.
 template <int kParts, int kTiles, int kEights>
 __device__ __forceinline__ void add_to_inputs(float (&by_x)[kTiles][kEights][4],
                                               const Number<float> (&numbers)[8 * kTiles],
@@ -157,9 +157,9 @@ __device__ __forceinline__ void add_to_inputs(float (&by_x)[kTiles][kEights][4],
   }
 }
 
-// The sum of one of four or eight numbers over the lanes that have the same columns. Half of the numbers goes
-// to the lane that keeps them, then half of these; then lanes with the same are added. Which of them a lane
-// has is `own_sum`, -1 if another lane has the same.
+// The sum of one of four or eight numbers over the lanes with the same columns. A lane keeps half of the
+// numbers and sends the others, then half of these; then lanes with the same number are added. `own_sum` is
+// the index of a lane's sum, -1 if another lane has the same.
 template <int kCount>
 __device__ __forceinline__ float sum_over_rows(const float (&x)[kCount]) {
   float sums[kCount];
@@ -184,10 +184,10 @@ __device__ __forceinline__ int own_sum() {
   return lane < 16 ? (lane & 4) / 2 + (lane & 8) / 8 : -1;
 }
 
-// Shared memory of a block, in numbers: the weights, transposed behind them in backward passes; and of each
-// warp sums of what is sent and of what is by P, then its first's P, u_P and gradient of what is sent. With
-// frames behind these the gradient by its first's T, and then of each of 16 rows its frame and where the rows
-// taken of it begin and end.
+// Shared memory of a block, in numbers: the weights, followed by their transpose in backward passes. For each
+// warp: its sums of sent columns and of gradients by P, then its first's P, u_P and gradient by sums. With
+// frames, then the gradient by its first's T, and for each of 16 rows its frame, and where the rows taken
+// from it begin and end.
 struct TensorShared {
   int64_t weights, columns, of_warp;
 
@@ -228,7 +228,7 @@ class TensorTeam {
     moments_at_ = static_cast<int>(shared.columns);
   }
 
-  // The weights to shared memory: of each sixteen of the depth and eight of the columns four numbers a lane.
+  // Copies the weights to shared memory: for each 16 of the depth and 8 columns, four numbers per lane.
   // Returns the inverse of their power of two.
   __device__ static float place_weights(const MessageArgs<float>& args, Columns columns) {
     const int width = columns.end - columns.begin, count = kInputs * width / 4;
@@ -237,7 +237,7 @@ class TensorTeam {
     if (threadIdx.x == 0) *largest = 0;
     __syncthreads();
     unsigned own = 0;
-    // Several at once, as nothing else goes on while these are read.
+    // Several at once, as nothing else runs during these reads.
 #pragma unroll 4
     for (int at = threadIdx.x; at < count; at += blockDim.x) {
       const float4 four =
@@ -283,7 +283,7 @@ class TensorTeam {
   }
 
  private:
-  // Of several runs over the columns the first one has what belongs to frames.
+  // With several runs over the columns, the first one handles the frames.
   __device__ __forceinline__ bool has_frames() const { return kFrames && columns_.begin == 0; }
 
   __device__ void begin_first(int64_t f) {
@@ -312,7 +312,7 @@ class TensorTeam {
       sync_threads(barrier_, warps_ * kWarp);
   }
 
-  // What the warps have found, one after the other.
+  // Writes the warps' sums, added in order.
   __device__ void write_sums(bool is_wrong) const {
     const int width = columns_.end - columns_.begin;
     for (int c = threadIdx.x % (warps_ * kWarp); c < width; c += warps_ * kWarp) {
@@ -334,8 +334,8 @@ class TensorTeam {
                                             4 * (lane_index() % 4));
   }
 
-  // What 16 rows need of their frames when what is by x is written, asked for before that: a frame's numbers,
-  // and where the rows taken of a row begin and end, the latter before the former where they are wrong.
+  // The frames' data that 16 rows need when the gradient by x is written, loaded ahead: the frames' numbers,
+  // and where the rows taken from a row begin and end; if these are wrong, the end is before the begin.
   struct FramesAhead {
     float frames[2];
     int begin, end;
@@ -356,7 +356,7 @@ class TensorTeam {
   __device__ __forceinline__ void put_frames(const FramesAhead& ahead) const {
     float* const to = sums_ + moments_at_ + 3 * kInputs;
     const int lane = lane_index();
-    __syncwarp();  // those of the rows before are read
+    __syncwarp();  // those of the rows before have been read
     to[lane] = ahead.frames[0];
     if (lane < 16) {
       to[kWarp + lane] = ahead.frames[1];
@@ -365,7 +365,7 @@ class TensorTeam {
     __syncwarp();
   }
 
-  // What is by the frames of rows as they are read.
+  // The gradients by frames of rows that are being read.
   __device__ __forceinline__ void use_rows(const float4 (&rows)[2][kSixteens]) const {
     if (!has_frames()) return;
     float sums[2][3] = {};
@@ -392,7 +392,7 @@ class TensorTeam {
     }
   }
 
-  // What is by four columns of x through T and through the rows that are taken of it.
+  // Adds the gradients by four columns of x through T and through taken rows.
   __device__ __forceinline__ void add_by_frames(float4& sum, int h, int n) const {
     const MessageFrames<float>& frames = args_.frames;
     const int own = lane_index() / 4 + 8 * h, column = 16 * n + 4 * (lane_index() % 4);
@@ -414,8 +414,8 @@ class TensorTeam {
     }
   }
 
-  // 16 rows, of which those from `end` on are not there: their x, weights and gradients are zero, and so is
-  // what they add to sums. A row is none of numbers if it is of another first or has a wrong second.
+  // 16 rows. Those from `end` on are missing: their x, weights and gradients are zero, and so are their
+  // contributions to sums. A row with another first or a wrong second becomes NaN.
   __device__ __forceinline__ void add_rows(int64_t row, int64_t end) {
     FramesAhead ahead{};
     if constexpr (kFrames)
@@ -436,18 +436,18 @@ class TensorTeam {
     if constexpr (!kIsForward) write_inputs(by_x[0], by_weight);
   }
 
-  // Where a lane's two rows are, and what belongs to them.
+  // The places of a lane's two rows, and their weights.
   struct Places {
     bool is_wrong[2], has_second[2];
     const float *q[2], *along_q[2];
-    int64_t kept;  // of the first row in arrays of what is kept
+    int64_t kept;  // of the first row in arrays of kept columns
     float weight[2], along_weight[2];
   };
 
-  // What a lane reads for four columns of its rows, asked for while the four before are worked on.
+  // What a lane reads for four columns of its rows, loaded while the four before are computed.
   struct Given {
     float4 q[2], along_q[2];
-    float4 kept[2], along[2];  // x, or in backward passes gradients, of columns that are kept
+    float4 kept[2], along[2];  // x, or in backward passes gradients, of kept columns
   };
 
   __device__ __forceinline__ bool is_there(int h) const { return 8 * h < left_; }
@@ -471,7 +471,7 @@ class TensorTeam {
     return found;
   }
 
-  // use(rows): of the numbers as they are in memory.
+  // Calls use(rows) with the numbers as in memory.
   template <class F>
   __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts>& to, const Places& at, const float* x,
                                             const F& use) const {
@@ -502,7 +502,7 @@ class TensorTeam {
     }
   }
 
-  // The products with eight columns, to z.
+  // Multiplies rows by eight columns, to z.
   __device__ __forceinline__ void multiply(float (&z)[4], const HalfRows<kSixteens, kParts>& rows,
                                            int n) const {
     float large[4] = {}, small[4] = {};
@@ -520,7 +520,7 @@ class TensorTeam {
     if (which >= 0) sums[16 * n + 4 * (lane_index() % 4) + which] += sum;
   }
 
-  // Four columns of the first's P (0), u_P (1), or gradient of what is sent (the last).
+  // Four columns of the first's P (0), u_P (1), or gradient by sums (the last).
   __device__ __forceinline__ float4 four_of_first(int which, int n) const {
     const int width = columns_.end - columns_.begin;
     return *reinterpret_cast<const float4*>(sums_ + (2 + which) * width + 16 * n + 4 * (lane_index() % 4));
@@ -556,13 +556,13 @@ class TensorTeam {
       Given given = next;
       if (n + 1 < end) load<kIsSent>(next, at, n + 1);
       const float4 p = four_of_first(0, n);
-      float4 along_p, factor;  // factor: the gradient of what is sent, or the scale of what is kept
+      float4 along_p, factor;  // factor: the gradient by sums, or the scale of kept columns
       if constexpr (kIsSecond) along_p = four_of_first(1, n);
       if constexpr (!kIsSent)
         factor = read_four(args_.scale + columns_.begin + 4 * (lane_index() % 4) - sent_ + 16 * n);
       else if constexpr (!kIsForward)
         factor = four_of_first(kIsSecond ? 2 : 1, n);
-      // Of eight columns `u` and rows `h` a lane has numbers 4 u + 2 h and the next.
+      // For eight columns `u` and rows `h`, a lane has numbers 4 u + 2 h and the next.
       Number<float> numbers[8];
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
@@ -613,7 +613,7 @@ class TensorTeam {
     }
   }
 
-  // What the rows have of sixteen columns.
+  // Writes the rows' results in sixteen columns.
   template <bool kIsSent>
   __device__ __forceinline__ void write_rows(const Given& given, const float4& factor, const Places& at,
                                              const Number<float> (&numbers)[8], int n) const {
@@ -642,7 +642,7 @@ class TensorTeam {
     }
   }
 
-  // What the rows have for x and their weights, added to that of the runs before.
+  // Writes the gradients by x and by the rows' weights, added to those of the runs before.
   template <int kCount>
   __device__ __forceinline__ void write_inputs(const float (&by_x)[kCount][4],
                                                const float (&by_weight)[2]) const {
@@ -677,8 +677,8 @@ class TensorTeam {
   const float weight_inverse_;
   const int all_, sent_, warps_, warp_, barrier_;
   const uint4 *weight_, *transposed_;  // the lane's
-  int of_warp_;                        // numbers of a warp in shared memory
-  int moments_at_;                     // behind so many of them what belongs to frames
+  int of_warp_;                        // a warp's numbers in shared memory
+  int moments_at_;                     // after so many of them, the frames' data
   float *team_sums_, *sums_;
   int64_t first_ = 0, row_ = 0;  // the lane's first row
   int left_ = 0;                 // rows from it on
@@ -692,8 +692,8 @@ __global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pas
   const float inverse = Team::place_weights(args, columns);
   Team own(args, memory, columns, inverse, team);
   const int teams = warps_of(pass, kEights) / team;
-  // Firsts side by side in one block: as the edges of an atom they share their seconds. Turn by turn other
-  // blocks have those that an atom begins with, which have the most rows.
+  // A block has adjacent firsts: as edges of one atom they share their seconds. Each turn gives other blocks
+  // the first edges of an atom, which have the most rows.
   const int64_t blocks = gridDim.x, runs = (args.firsts + teams - 1) / teams;
   for (int64_t turn = 0; turn * blocks < runs; ++turn) {
     const int64_t run = turn * blocks + (blockIdx.x + kStep * turn) % blocks;
@@ -703,7 +703,7 @@ __global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pas
   if (columns.begin == 0) finish_rows<kFrames>(args, memory);
 }
 
-// Whether there are kernels for numbers so many, which are read by fours.
+// Whether there are kernels for these widths, with arrays that can be read by fours.
 inline bool by_tensor_cores(const Gpu& gpu, const MessageArgs<float>& args) {
   const bool is_wide = args.inputs == 32 || args.inputs == 64 || args.inputs == 128;
   bool is_placed = true;
@@ -713,7 +713,7 @@ inline bool by_tensor_cores(const Gpu& gpu, const MessageArgs<float>& args) {
   return gpu.limits().capability >= 80 && is_wide && is_placed && args.sent % 16 == 0 && args.columns() > 0;
 }
 
-// Whether these kernels also take the frames of rows.
+// Whether these kernels also handle frames.
 inline bool tensor_cores_take_frames(const Gpu& gpu, const MessageArgs<float>& args) {
   const MessageFrames<float>& frames = args.frames;
   bool is_placed = frames.width % 4 == 0 && args.inputs <= 8 * kFramedEights;
@@ -732,7 +732,7 @@ void run_tensor(const Gpu& gpu, const MessageArgs<float>& args, const Memory<flo
   while (bytes(width) > gpu.limits().shared_bytes && width > 16)
     width = static_cast<int>(blocks_for(width / 16, 2)) * 16;
   const int64_t chip = gpu.limits().multiprocessors * blocks_of(pass, kEights);
-  // Few firsts have several warps each.
+  // If firsts are few, each has several warps.
   int team = 1;
   for (int more = 2; more <= warps / 2; ++more)
     if (warps % more == 0 && args.firsts * more <= chip * warps) team = more;

@@ -1,7 +1,7 @@
-// The ops on messages. A device has `run_message`, and, for frames, `message_takes_frames`, whether that has
-// them, else `message_moments`, `message_moment_gradients` and `message_sums`, and `message_taken`; and for
-// rows that are a number times a vector `message_takes_outer`, whether it has these, else `message_product`
-// makes them.
+// The ops on messages. A device implements `run_message`. For frames, `message_takes_frames` says whether
+// that supports them; else `message_moments`, `message_moment_gradients`, `message_sums` and `message_taken`
+// are used. For rows that are a number times a vector, `message_takes_outer` says the same; else
+// `message_product` computes the rows.
 #pragma once
 
 #include <utility>
@@ -17,8 +17,8 @@
 
 namespace mdops {
 
-// Of rows x, or of rows that are a number times a vector, and then of these numbers and of what multiplies
-// them.
+// The passes for rows x, or with `of_numbers` for rows that are a number times a vector, given by these
+// numbers and their factor.
 template <class Device, class T, bool of_numbers>
 struct MessagePasses;
 template <class Device, class T>
@@ -70,8 +70,8 @@ struct MessagePasses {
     return {sent, kept};
   }
 
-  // The gradients by x, weight, p, q, row_weight and scale; those by weight and scale are empty unless asked
-  // for.
+  // The gradients by x, weight, p, q, row_weight and scale; those by weight and scale are empty unless
+  // wanted.
   static Outputs<6> message_backward(Checked<Device>& in, const Tensor& grad_sent, const Tensor& grad_kept,
                                      const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
                                      const Tensor& row_weight, const Tensor& scale, SortedIndex first,
@@ -85,8 +85,8 @@ struct MessagePasses {
     return {by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
   }
 
-  // The gradients by grad_sent, grad_kept, and by those of `message_backward` without weights. It has
-  // float32's products.
+  // The gradients by grad_sent, grad_kept, and by the inputs of `message_backward` without weights. Products
+  // are float32's.
   static Outputs<8> message_backward_backward(Checked<Device>& in, const Tensor& along_x,
                                               const Tensor& along_p, const Tensor& along_q,
                                               const Tensor& along_row_weight, const Tensor& grad_sent,
@@ -108,7 +108,7 @@ struct MessagePasses {
 
   MDOPS_IMPLEMENT_FLOATS(MessageOps, message, message_backward, message_backward_backward)
 
-  // A new tensor of rows, which may be large (common/large_results.h).
+  // A new tensor of rows, possibly large (common/large_results.h).
   static Tensor rows(Checked<Device>& in, T*& to, int64_t count, int64_t width) {
     Tensor made = empty_result(in.op, {count, width}, kDtype<T>);
     to = data_of(made);
@@ -136,7 +136,7 @@ struct MessagePasses {
   };
 
  private:
-  // That rows of no first have no second, and that those of a group are of all pairs of its first things.
+  // Checks that rows without a first have no second, and that a group's rows are all pairs of leading nodes.
   static void check_rows(const Op& op, const MessageArgs<T>& a) {
     const int32_t *const second_of = a.second, *const begin = a.first_offsets, *const group = a.group_offsets;
     for (int64_t r = begin[a.firsts]; r < a.rows; ++r)
@@ -163,7 +163,7 @@ struct MessagePasses {
   }
 };
 
-// Messages whose rows have frames, some of which are taken elsewhere, too.
+// Messages whose rows have frames, and some of whose rows are also gathered for other uses.
 template <class Device, class T>
 struct FramedMessageOps {
   using Messages = MessageOps<Device, T>;
@@ -237,7 +237,7 @@ template <class Device, class T>
 struct OuterMessageOps {
   using Messages = MessagePasses<Device, T, true>;
 
-  // Of the numbers and the vector times the weight, and what makes whole rows of them.
+  // Arguments with the numbers and the vector times the weight, and what whole rows need.
   struct Given : MessageArgs<T> {
     Tensor number, vector, weight_of_rows, weight_of_numbers;
   };
@@ -285,13 +285,13 @@ struct OuterMessageOps {
   MDOPS_IMPLEMENT_FLOATS(OuterMessageOps, outer_message, outer_message_backward)
 
  private:
-  // Whether the message's kernels have rows that are a number times a vector, which they then get.
+  // Whether the message's kernels support rows that are a number times a vector; if so, `a` gets these.
   static bool takes(Checked<Device>& in, Given& a) {
     a.inputs = a.vector.size(1), a.x = nullptr;
     a.outer.number = data_of(a.number), a.outer.vector = data_of(a.vector);
     return message_takes_outer(in.op, a);
   }
-  // Else what they need for whole rows.
+  // Otherwise sets up whole rows.
   static Tensor whole_rows(Checked<Device>& in, Given& a) {
     Tensor rows = message_product(in.op, ProductForm::plain, a.number, a.vector);
     a.outer = {}, a.weight = data_of(a.weight_of_rows), a.x = data_of(rows);
