@@ -5,9 +5,9 @@
 //   sum      x[n] = sum_{e: n(e) = n} T[e]^T y[e]        (E, R, C) to (N, D, C), in the order of `order`
 //   outer    T[e] = y[e] x[n(e)]^T                       (E, R, C), (N, D, C) to (E, R, D); 0 for -1
 //
-// Each is linear in both of its arguments, and the gradients of each are the other two. All results may have
-// a weight of each edge, w[e]: those of `sum` in front of its terms. Its gradient is <T[e], y[e] x[n(e)]^T>
-// for the gradient x of the sum, which `outer` has then, too.
+// Each is linear in both of its arguments, and its gradients are the other two. All may have a weight per
+// edge, w[e], which multiplies results, and in `sum` its terms. The weight's gradient is <T[e], y[e]
+// x[n(e)]^T> for the gradient x of the sum; then `outer` computes it, too.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,8 @@ struct RotateOuterArgs {
 MDOPS_DECLARE_KERNELS(void rotate_rows(const RotateArgs<T>& args, int64_t from, int64_t to))
 MDOPS_DECLARE_KERNELS(void rotate_sums(const RotateSumArgs<T>& args, int64_t from, int64_t to))
 
-// The CPU's outer products read rows of nodes by channel, (N, C, D) with D in whole vectors: so many numbers.
+// The numbers of the CPU's copy of nodes' rows by channel for outer products, (N, C, D) with D in whole
+// vectors.
 MDOPS_DECLARE_KERNELS(int64_t rotate_outer_room(const RotateOuterArgs<T>& args))
 MDOPS_DECLARE_KERNELS(void rotate_by_channel(const RotateOuterArgs<T>& args, T* room, int64_t from,
                                              int64_t to))

@@ -1,7 +1,7 @@
-// Coefficients in the frames of edges: eight or sixteen lanes have an edge, and of its channels as many at
-// once as they read by one vector each, so that a warp has four edges or two. Their matrices go through
-// shared memory, some rows at a time. Of frames with |m| <= 1 of degree 2 to 4 the compiler knows the sizes,
-// and asks for rows before it needs the first.
+// Coefficients in the frames of edges. Eight or sixteen lanes have an edge, so that a warp has four edges or
+// two. At once they have as many channels as they read by one vector each. Matrices go through shared memory,
+// some rows at a time. For frames with |m| <= 1 and degree 2 to 4 the sizes are constants, and rows are
+// loaded ahead.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,15 @@ using gpu_graph_rows::row_at;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 
-// What the compiler knows: lanes of an edge, rows (0: any number), columns at once, and whether these are
-// all.
+// The compile-time sizes: lanes of an edge, rows (0: any number), columns at once, and whether these are all.
 template <int Lanes, int Rows, int Columns, bool Whole>
 struct Known {
   static constexpr int kLanes = Lanes, kEdges = kWarp / Lanes;  // edges of a warp
   static constexpr int kRows = Rows, kColumns = Columns;
   static constexpr bool kWhole = Whole;
-  static constexpr int kBlocks = Columns > 16 ? 1 : 2;  // of a multiprocessor
-  static constexpr int kStaged =
-      Columns > 16 ? 5632 : 4096;  // bytes of matrices that a warp has in shared memory
-  // Rows that are asked for at once; the same of sums.
+  static constexpr int kBlocks = Columns > 16 ? 1 : 2;        // per multiprocessor
+  static constexpr int kStaged = Columns > 16 ? 5632 : 4096;  // bytes of a warp's matrices in shared memory
+  // Rows loaded at once; the same for sums.
   static constexpr int kAtOnce = Rows == 0 ? 1 : Columns > 9 ? 2 - Rows % 2 : Rows;
   static constexpr int kOfSums = Rows == 0 ? 4 : Columns > 9 ? 5 : Rows;
 };
@@ -39,11 +37,11 @@ struct Known {
 template <class T, class K>
 constexpr int kStagedNumbers = K::kStaged / sizeof(T);
 
-// What a warp works on, and which of its edges and channels a lane has.
+// A warp's index and memory, and which of its edges and channels a lane has.
 template <class T, class K>
 struct Place {
   int64_t warp;
-  int lane, edge, column;  // of its lanes, of its edges, of an edge's lanes
+  int lane, edge, column;  // in the warp, in its edges, in an edge's lanes
   T* staged;
 
   __device__ explicit Place(T* shared)
@@ -54,8 +52,8 @@ struct Place {
         staged(shared + threadIdx.x / kWarp * kStagedNumbers<T, K>) {}
 };
 
-// f(first row, rows, the matrix of this lane's edge from that row on, times a weight) for rows in pieces that
-// fit. All lanes call it; `matrix` is that of a lane's edge, null if there is none.
+// Calls f(first row, rows, matrix of the lane's edge from that row on, times the weight) for pieces of rows
+// that fit. All lanes call it; `matrix` is that of the lane's edge, or null.
 template <class T, class K, class F>
 __device__ __forceinline__ void with_rows(const Place<T, K>& place, const RotationShape& shape,
                                           const T* matrix, T weight, const F& f) {
@@ -114,7 +112,7 @@ struct Factors {
   }
 };
 
-// kColumns columns from `begin` on, of an edge's node.
+// kColumns columns of an edge's node, from `begin` on.
 template <class T, int size, class K>
 struct NodeColumns {
   Vector<T, size> numbers[K::kColumns];
@@ -160,8 +158,8 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) rotate_kernel(RotateArgs
   });
 }
 
-// A team of warps has a node, and the lanes of an edge every so many of its edges. The sums of a team's
-// warps meet in shared memory, in a fixed order.
+// A team of warps has a node; the lanes of an edge have every so many-th of its edges. The warps' sums are
+// added in shared memory, in a fixed order.
 template <class T, int size, class K, int kTeam>
 __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs<T> args) {
   constexpr int kLanes = K::kLanes, kEdges = K::kEdges, kColumns = K::kColumns;
@@ -180,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs
   int64_t begin = is_node ? args.offsets[n] : 0, end = is_node ? args.offsets[n + 1] : 0;
   const bool fits = begin >= 0 && begin <= end && end <= shape.edges;
   if (!fits) begin = end = 0;
-  // All lanes go on, also those without channels: they stage matrices, and have their part in the sums.
+  // Lanes without channels also continue: they stage matrices, and take part in the sums.
   for (int64_t base = 0; base < shape.channels; base += kLanes * size) {
     const int64_t c = base + place.column * size;
     const bool has = c < shape.channels;
@@ -195,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs
         const T weight = args.weight && e >= 0 ? args.weight[e] : T(1);
         with_rows<T, K>(place, shape, matrix, weight, [&](int64_t first, int rows, const T* turn) {
           if (!there || !has) return;
-          // An edge that is none of the node's makes its sums NaN.
+          // An edge that does not belong to the node makes its sums NaN.
 #pragma unroll K::kOfSums
           for (int r = 0; r < rows; ++r) {
             const auto y = e < 0
@@ -234,7 +232,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs
         for (int d = 0; d < kColumns; ++d)
           if (place.edge == 0) sums[d].store(place.staged + (d * kLanes + place.column) * size);
         __syncthreads();
-        // The lanes of each of the team's edges have some of the columns.
+        // Each edge's lanes in the team have some of the columns.
         for (int d = member * kEdges + place.edge; d < kColumns; d += kTeam * kEdges) {
           auto sum = all_of<T, size>(T(0));
           const T* from = place.staged - member * kStagedNumbers<T, K> + (d * kLanes + place.column) * size;
@@ -264,7 +262,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) outer_kernel(RotateOuter
   constexpr int kLanes = K::kLanes, kColumns = K::kColumns, kAtOnce = K::kAtOnce;
   constexpr int kGroups = kColumns / kLanes, kRest = kColumns % kLanes;
   constexpr bool kAhead = kAtOnce < K::kRows;
-  constexpr int kCount = kAtOnce > 4 ? 8 : kAtOnce > 1 ? 4 : 1;  // rows whose rests are summed up together
+  constexpr int kCount = kAtOnce > 4 ? 8 : kAtOnce > 1 ? 4 : 1;  // rows whose rests are summed together
   static_assert(kAtOnce <= kCount && kCount <= kLanes);
   const RotationShape shape = args.shape;
   const int64_t e = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kLanes;
@@ -287,7 +285,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) outer_kernel(RotateOuter
       const auto row_of = [&](int64_t r) {
         return Vector<T, size>(args.y + (e * rows + r) * shape.channels + c);
       };
-      // Where not all rows come at once, the next ones are asked for before the last are needed.
+      // If not all rows are loaded at once, the next ones are loaded before the last are used.
       Vector<T, size> next[kAtOnce];
       const auto ask = [&](int64_t first) {
 #pragma unroll
@@ -296,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) outer_kernel(RotateOuter
       };
       if (kAhead) ask(0);
       for (int64_t first = 0; first < rows; first += kAtOnce) {
-        // A lane's numbers of the results: each so many columns of each row, and of one row the rest.
+        // A lane's part of the results: kGroups columns of each row, and the rest of one row.
         const auto place = [&](int r, int d) {
           return there && (K::kWhole || begin + d < shape.columns)
                      ? (e * rows + first + r) * shape.columns + begin + d
@@ -355,7 +353,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) outer_kernel(RotateOuter
   }
 }
 
-// launch(vector size, what the compiler knows).
+// Calls launch<vector size, compile-time sizes>().
 template <class T, class F>
 void with_sizes(const RotationShape& shape, const F& launch) {
   with_vector<T>(shape.channels, [&]<int size>() {
@@ -401,8 +399,8 @@ void run_rotation(const Gpu& gpu, const RotateSumArgs<T>& args) {
       gpu.launch(sum_kernel<T, size, K, kTeam>, blocks_for(args.shape.nodes, kWarps / kTeam), kThreads, 0,
                  args);
     };
-    // Several warps to a node where that makes fewer rounds of all blocks, times what a warp has of a node's
-    // edges and a sum of teams.
+    // Several warps per node if that takes less time: rounds of all blocks, times a warp's steps over a
+    // node's edges plus one for the team's sum.
     const auto time = [&](int team) {
       const int64_t nodes = args.shape.nodes, blocks = blocks_for(nodes, kWarps / team);
       const int64_t rounds = blocks_for(blocks, K::kBlocks * gpu.limits().multiprocessors);

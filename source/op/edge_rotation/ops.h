@@ -1,5 +1,5 @@
-// The ops on coefficients in the frames of edges. What a device does are overloads of `run_rotation` on the
-// call of an op and a kernel's arguments.
+// The ops on coefficients in the frames of edges. A device implements overloads of `run_rotation` for an op
+// call and a kernel's arguments.
 #pragma once
 
 #include "common/bind.h"
@@ -30,7 +30,7 @@ struct EdgeRotationOps {
     return sum(in, taken(in, turn, y, weight, index));
   }
 
-  // By turn, y and weight.
+  // The gradients by turn, y and weight.
   static Outputs<3> edge_rotate_back_backward(Checked<Device>& in, const Tensor& grad, const Tensor& turn,
                                               const Tensor& y, const Tensor& weight, NodeIndex index) {
     const auto of = taken(in, turn, y, weight, index);
@@ -60,7 +60,7 @@ struct EdgeRotationOps {
                          edge_rotate_back_backward)
 
  private:
-  // Which rows of nodes `x` belong to edges, `rows` in the frame of each.
+  // Takes the rows of nodes `x` of edges with `rows` rows in their frames.
   static void take_nodes(Checked<Device>& in, auto& a, const Tensor& x, NodeIndex index, int64_t edges,
                          int64_t rows) {
     const RowIndex of(in, index, edges);

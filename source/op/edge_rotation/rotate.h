@@ -1,4 +1,4 @@
-// Rotations within other ops: the kernels of each device, compiled with those of the own ops.
+// Rotations within other ops: each device's kernels, compiled with the rotation ops.
 #pragma once
 
 #include "edge_rotation/edge_rotation.h"
@@ -6,7 +6,7 @@
 
 namespace mdops {
 
-// Of `RotateArgs`, `RotateSumArgs` and `RotateOuterArgs`, of float and double.
+// For `RotateArgs`, `RotateSumArgs` and `RotateOuterArgs`, of float and double.
 template <class Call, class Args>
 void rotate(const Call& op, const Args& args);
 
@@ -15,7 +15,7 @@ inline void check_columns(const Op& op, int64_t columns) {
     fail(op, "a matrix has ", columns, " columns, expected 1 to ", kMostColumns);
 }
 
-// That rows of nodes (N, D, C) are of the index's nodes, and fit.
+// Checks that rows (N, D, C) belong to the index's nodes, and fit.
 inline void check_rotation(const Op& op, const RowIndex& of, const Tensor& x) {
   check_nodes(op, "x", x, of);
   check_columns(op, x.size(1));

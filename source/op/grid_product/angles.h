@@ -1,14 +1,14 @@
 // Products of functions of degree L, 2 to 4, in frames up to |k| = 1 on a grid of rotations, angle by angle.
-// The rotations are those about z by 2 pi i / (3 L + 1), then about y by one of some angles, then about z by
-// 2 pi j / 4; j is the fastest, then i. A matrix of coefficients at points is known by its rows of i = j = 0,
-// in which few numbers are not zero:
+// A rotation is one about z by 2 pi i / (3 L + 1), then about y by one of several tilts, then about z by
+// 2 pi j / 4; j is the fastest index, then i. A matrix from coefficients to points follows from its rows of
+// i = j = 0, in which few numbers are not zero:
 //
-//   c_mk at (i, j)   cos and sin of m alpha, of c_mk and c_-mk, times cos and sin of k gamma
+//   c_mk at (i, j)   cos and sin of m alpha, for c_mk and c_-mk, times cos and sin of k gamma
 //
-// so that a value takes the numbers of (tilt, j), and these those of the tilt. Of degree 2 a seventh of the
-// multiply-adds are left, of degree 3 a sixth, of degree 4 a sixteenth.
+// So the angles are summed one by one: first the tilt, then j, then i. That leaves a seventh of the
+// multiply-adds for degree 2, a sixth for degree 3, a sixteenth for degree 4.
 //
-// V is a number or a vector of channels, T what its parts are.
+// V is a number or a vector of channels, T its element type.
 #pragma once
 
 #include <utility>
@@ -41,7 +41,7 @@ MDOPS_HD bool fits(const GridArgs<T>& args) {
          args.second == Own::kCoefficients && args.results == Own::kCoefficients;
 }
 
-// f<L>() of the degree that the arguments have; false if there is none.
+// Calls f<L>() for the arguments' degree; false if no kernel fits.
 template <class T, class F>
 inline __attribute__((always_inline)) bool with_degree(const GridArgs<T>& args, const F& f) {
   if (fits<2>(args))
@@ -55,17 +55,17 @@ inline __attribute__((always_inline)) bool with_degree(const GridArgs<T>& args, 
   return true;
 }
 
-// Where the numbers of a degree begin in a row: degree 0 has one, others those of m = 0 and k = 0, 1, and of
+// Where a degree's numbers begin in a row: degree 0 has one; others have two of m = 0, k = 0 and 1, and for
 // each m > 0 those of (m, 0), (m, 1) and (-m, -1).
 MDOPS_HD constexpr int begin_of(int l) {
   return l == 0 ? 0 : 2 * l - 1 + 3 * l * (l - 1) / 2;
 }
-// Of c_l,m the place for k = 0, then come those of k = -1 and 1.
+// The index of c_l,m for k = 0; those of k = -1 and 1 follow.
 MDOPS_HD constexpr int place_of(int l, int m) {
   return 3 * (l * l + l + m);
 }
 
-// Which coefficient is number n of a row.
+// The index of the coefficient at number n of a row.
 MDOPS_HD int coefficient(int n) {
   int l = 0;
   while (n >= begin_of(l + 1)) ++l;
@@ -75,7 +75,7 @@ MDOPS_HD int coefficient(int n) {
   return kind == 2 ? place_of(l, -m) + 1 : place_of(l, m) + 2 * kind;
 }
 
-// Number k of the tables of a matrix, one for each tilt.
+// Number k of a matrix's tables, of which there is one per tilt.
 template <int L, class T>
 MDOPS_HD T table_number(const T* matrix, int k) {
   using Own = Grid<L>;
@@ -83,14 +83,14 @@ MDOPS_HD T table_number(const T* matrix, int k) {
   return n < Own::kNumbers ? matrix[k / Own::kTable * Own::kRow * Own::kCoefficients + coefficient(n)] : T(0);
 }
 
-// Numbers by which a function of two angles is given: of 1, cos a, sin a, cos 2a, sin 2a, ..., times 1, cos
+// The Fourier coefficients of a function of two angles: of 1, cos a, sin a, cos 2a, sin 2a, ..., times 1, cos
 // c, sin c.
 template <int L, class V>
 struct Waves {
   V of[2 * L + 1][3];
 };
 
-// Those of m > 0, with d of (m, 0), (m, 1) and (-m, -1), to waves 2 m - 1 and 2 m.
+// Adds the coefficients of m > 0, with d of (m, 0), (m, 1) and (-m, -1), to waves 2 m - 1 and 2 m.
 template <class T, class V>
 MDOPS_HD void add_order(const T* d, const V* plus, const V* minus, V* of_cos, V* of_sin) {
   of_cos[0] += d[0] * plus[0];
@@ -112,7 +112,7 @@ MDOPS_HD void take_order(const T* d, const V* of_cos, const V* of_sin, V* plus, 
   minus[2] -= d[2] * of_cos[2] + d[1] * of_sin[1];
 }
 
-// Of coefficients that `c` reads: V of a place.
+// The waves of coefficients; `c` reads the one at an index.
 template <int L, class T, class C, class V>
 MDOPS_HD void to_waves(const T* d, const C& c, Waves<L, V>& w) {
   w = {};
@@ -149,7 +149,7 @@ MDOPS_HD void add_from_waves(const T* d, const Waves<L, V>& w, V* c) {
   }
 }
 
-// cos and sin of k of the kTurns parts of a circle, an odd number, for k up to half of them.
+// cos and sin of 2 pi k / kTurns, with kTurns odd, for k up to kTurns / 2.
 template <int kTurns>
 struct Circle;
 template <>
@@ -176,7 +176,7 @@ struct Circle<13> {
                                     0.66312265824079520238,
                                     0.23931566428755776715};
 };
-// cos and sin of k parts of a circle, 2 k, ... and L k.
+// cos and sin of 2 pi m k / kTurns for m = 1 .. L.
 template <int L, class T>
 struct Multiples {
   T cos[L], sin[L];
@@ -191,8 +191,8 @@ struct Multiples {
   }
 };
 
-// What the products at k parts of a circle and at -k add to sums of 1, cos a, sin a, cos 2 a, ..., of degree
-// L.
+// Adds the products at 2 pi k / kTurns and its negative to the sums of 1, cos a, sin a, cos 2 a, ..., for
+// degree L.
 template <int L, int k, class T, class V>
 MDOPS_HD void add_both(const V* u, const V* v, V* sums) {
   constexpr Multiples<L, T> of(k);
@@ -213,10 +213,10 @@ MDOPS_HD void add_both(const V* u, const V* v, V* sums) {
   }
 }
 
-// The same of the angles a, -a, pi - a and pi + a, of degree 3, with cos and sin of a, 2 a and 3 a.
+// The same for the angles a, -a, pi - a and pi + a, for degree 3, with cos and sin of a, 2 a and 3 a.
 template <class T, class V>
 MDOPS_HD void add_four(T c1, T s1, T c2, T s2, T c3, T s3, const V* u, const V* v, V* sums) {
-  // Even or odd in m, of cos and of sin.
+  // Terms of even and odd m, for cos and for sin.
   const V even_u = u[0] + c2 * u[3], odd_u = c1 * u[1] + c3 * u[5];
   const V even_v = v[0] + c2 * v[3], odd_v = c1 * v[1] + c3 * v[5];
   const V sin_even_u = s2 * u[4], sin_odd_u = s1 * u[2] + s3 * u[6];
@@ -234,7 +234,7 @@ MDOPS_HD void add_four(T c1, T s1, T c2, T s2, T c3, T s3, const V* u, const V* 
   sums[4] += s2 * sin_even;
 }
 
-// All angles about the first z, of functions of them, where their number is odd.
+// Multiplies functions of the first angle about z at all its values, of which the number is odd.
 template <class T, class V, int kSize>
 MDOPS_HD void add_turns(const V (&a)[kSize], const V (&b)[kSize], V (&found)[kSize]) {
   constexpr int L = kSize / 2;
@@ -251,7 +251,7 @@ MDOPS_HD void add_turns(const V (&a)[kSize], const V (&b)[kSize], V (&found)[kSi
 }
 template <class T, class V>
 MDOPS_HD void add_turns(const V (&a)[7], const V (&b)[7], V (&found)[7]) {
-  // Of 36 and 72 degrees.
+  // cos and sin of 36 and 72 degrees.
   constexpr T c1 = 0.80901699437494742410, c2 = 0.30901699437494742410;
   constexpr T s1 = 0.58778525229247312917, s2 = 0.95105651629515357212;
   const V even_a = a[0] + a[3], odd_a = a[1] + a[5], even_b = b[0] + b[3], odd_b = b[1] + b[5];
@@ -263,7 +263,7 @@ MDOPS_HD void add_turns(const V (&a)[7], const V (&b)[7], V (&found)[7]) {
   add_four(c2, s2, -c1, s1, -c1, -s1, a, b, found);
 }
 
-// All of a third angle, whose cos is `sign` if `wave` is 1, or whose sin is if it is 2.
+// All points of a third angle whose cos (`wave` 1) or sin (`wave` 2) is `sign`.
 template <int wave, int L, class T, class V>
 MDOPS_HD void add_turn(T sign, const Waves<L, V>& u, const Waves<L, V>& v, Waves<L, V>& sums) {
   V a[2 * L + 1], b[2 * L + 1], found[2 * L + 1];
@@ -280,8 +280,7 @@ MDOPS_HD void add_turn(T sign, const Waves<L, V>& u, const Waves<L, V>& v, Waves
   }
 }
 
-// y += the product of two functions, of whose coefficients u and v read one each, with tables of the
-// matrices.
+// y += the product of two functions, with tables of the matrices; u and v read a coefficient each.
 template <int L, class T, class U, class W, class V>
 MDOPS_HD void add_product(const T* a, const T* b, const T* out, const U& u, const W& v, V* y) {
 #if defined(__CUDA_ARCH__)

@@ -1,6 +1,6 @@
-// Products at points on a GPU. On a grid of rotations (angles.h) a thread has a channel of an atom, all of
-// its numbers in registers. Other points: float32 goes by the tensor cores (gpu_tensor.h) where the matrices
-// fit into shared memory; else a warp has 32 channels of an atom, its coefficients in shared memory.
+// Products at points on a GPU. On a grid of rotations (angles.h) a thread has a channel of an atom, with all
+// its numbers in registers. For other points, float32 uses the tensor cores (gpu_tensor.h) if the matrices
+// fit into shared memory; else a warp has 32 channels of an atom, with its coefficients in shared memory.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kAngleThreads<T>) angle_kernel(const GridArgs<
     grid_angles::add_product<L>(
         tables[0], tables[1], tables[2], [&](int d) { return u[d]; }, [&](int d) { return v[d]; }, y);
   } else {
-    // There are no registers for both.
+    // Registers do not suffice for both.
     __shared__ T u[Own::kCoefficients][kAngleThreads<T>], v[Own::kCoefficients][kAngleThreads<T>];
     const int own = static_cast<int>(threadIdx.x);
 #pragma unroll 16

@@ -1,12 +1,12 @@
 // Products at points in float32 by the tensor cores: three products of float16's two parts
 // (gemm/gpu_parts.h), to float32's accuracy.
 //
-// A warp has 16 channels of an atom. Its coefficients are the rows of products in registers, the matrices
-// stand in shared memory as products read them. Sixteen points after the other, the values of both functions
-// come as sums of products, and their product goes straight into the next one, which adds it to the results.
+// A warp has 16 channels of an atom. Its coefficients are rows of products in registers; the matrices are in
+// shared memory as products read them. For each 16 points, products give the values of both functions, and
+// the product of these goes straight into the next one, which adds it to the results.
 //
-// A channel's coefficients are brought to one size by a power of two, and so is each matrix. A value at a
-// point then has a bound, and the product of two as well: so its scale is known beforehand.
+// A channel's coefficients are scaled by a power of two, and so is each matrix. This bounds the value at a
+// point, and the product of two: so its scale is known beforehand.
 #pragma once
 
 #include <algorithm>
@@ -24,12 +24,12 @@ namespace gpu_grid {
 
 constexpr int kMostSixteens = 4, kTensorRows = 16, kMostWarps = 12;
 
-// As many as have registers.
+// As many threads as registers allow.
 MDOPS_HD constexpr int tensor_threads(int sixteens) {
   return sixteens > 3 ? 256 : 384;
 }
 
-// A matrix in shared memory: of 16 points and 16 columns two pieces of 32 lanes, each 8 x 16 numbers.
+// A matrix in shared memory: for 16 points and 16 columns, two pieces for 32 lanes, each of 8 x 16 numbers.
 struct TensorGrid {
   int sixteens;  // of columns
   int64_t points;
@@ -42,9 +42,9 @@ struct TensorGrid {
 template <int kSixteens>
 struct GridRows {
   uint32_t high[kSixteens][4], low[kSixteens][4];
-  float unscale[2];  // of rows l / 4 and l / 4 + 8
+  float unscale[2];  // for rows l / 4 and l / 4 + 8
 
-  // `from`: the atom's coefficients of the lane's first channel; `has` of both channels.
+  // `from`: the atom's coefficients of the lane's first channel; `has`: which of both channels exist.
   __device__ __forceinline__ GridRows(const float* from, int columns, int channels, const bool (&has)[2]) {
     const int t = lane_index() % 4;
     from += 2 * t * channels;
@@ -72,7 +72,7 @@ struct GridRows {
     }
   }
 
-  // The values at eight points, of which a matrix has `pieces`.
+  // The values at eight points, by a matrix's `pieces` for them.
   __device__ __forceinline__ void values(const uint4* pieces, float (&found)[4]) const {
     float small[4] = {};
 #pragma unroll
@@ -89,8 +89,8 @@ struct GridRows {
   }
 };
 
-// A matrix to shared memory, as products read it: the depth is the coefficients, or for the last matrix,
-// which is `Transposed`, the points. Behind it stands what undoes its scale.
+// Copies a matrix to shared memory as products read it: the depth is the coefficients, or the points for the
+// last matrix, which is `Transposed`. Its inverse scale follows.
 template <bool Transposed>
 __device__ __forceinline__ void place_matrix(const float* from, int64_t columns, const TensorGrid& grid,
                                              uint4* to) {
@@ -141,14 +141,14 @@ __global__ void __launch_bounds__(tensor_threads(kSixteens), 1)
   __syncthreads();
   const auto unscale = [&](const uint4* of) { return __uint_as_float(of[grid.pieces() * kWarp].x); };
   // Coefficients and matrices are below 2^(kLargest + 1): so values are below 2^kBound, and their products
-  // become less than 2^15.
+  // are scaled below 2^15.
   constexpr int kBound = 2 * (kLargest + 1) + (kSixteens > 2 ? 6 : kSixteens > 1 ? 5 : 4);
   constexpr int kShift = 2 * kBound - 15;
   const float smaller = __int_as_float((127 - kShift) << 23), larger = __int_as_float((127 + kShift) << 23);
   const int g = lane_index() / 4, t = lane_index() % 4, sixteens = static_cast<int>(grid.points + 15) / 16;
   const int across = static_cast<int>(args.channels + kTensorRows - 1) / kTensorRows;
   const int warps = static_cast<int>(gridDim.x) * (tensor_threads(kSixteens) / kWarp);
-  // Neighbouring tiles go to different multiprocessors: so a few fill them all.
+  // Consecutive tiles go to different multiprocessors: so few tiles use all.
   for (int tile = static_cast<int>(blockIdx.x + gridDim.x * (threadIdx.x / kWarp)); tile < tiles;
        tile += warps) {
     const int64_t n = tile / across;

@@ -1,13 +1,13 @@
-// Products of two functions on points, from coefficients to coefficients, without the values at the points in
-// between:
+// Products of two functions on points, from coefficients to coefficients, without storing values at the
+// points:
 //
 //   y[n, d, c] = sum_g out[g, d] (sum_e a[g, e] u[n, e, c]) (sum_e b[g, e] v[n, e, c])
 //
 // It is linear in u and in v, and its gradients are such products, too: by u with matrices (out, b, a) of the
 // gradient and v, by v with (a, out, b) of u and the gradient.
 //
-// `by_angles`: the points are rotations by three angles each, evenly spaced ones about z (angles.h), if there
-// are as many of them, and as many coefficients, as a kernel knows.
+// `by_angles`: the points are rotations by three angles each, with evenly spaced ones about z (angles.h). It
+// is used if a kernel supports these numbers of points and coefficients.
 #pragma once
 
 #include <cstdint>

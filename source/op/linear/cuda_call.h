@@ -7,14 +7,14 @@
 
 namespace mdops {
 
-// C of the form's A and B (contiguous, of one dtype), with `bias` (columns,) added to its rows, and the sums
-// of B's columns in `sums` (columns,); either may be null. Float32 to its own accuracy by the tensor cores
-// where these are sooner done (linear.md, "Products of layers"); everything else is PyTorch's.
+// C from the form's A and B (contiguous, of one dtype), with `bias` (columns,) added to its rows, and the
+// sums of B's columns in `sums` (columns,); either may be null. Float32 uses the tensor cores, to its own
+// accuracy, where they are faster (linear.md, "Products of layers"); all else is PyTorch's.
 Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
                      const Tensor* bias = nullptr, Tensor* sums = nullptr);
 
-// The same of float32 or float64 without these, for matrices anywhere in device memory: c = a b, and numbers
-// that are `added`, which lie as those of c. That is not transposed.
+// The same for float32 or float64 without these, for matrices anywhere in device memory: c = a b + `added`,
+// which has the layout of c. c is not transposed.
 template <class T>
 void multiply_into(const CudaOp& op, const MatrixView<const T>& a, const MatrixView<const T>& b,
                    const MatrixView<T>& c, const T* added);

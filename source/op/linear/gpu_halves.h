@@ -1,13 +1,13 @@
-// C = A B for many rows of A, whose numbers stand in fours, by Hopper's tensor cores in float16 to float32's
-// accuracy: a number is scale (high + low), 22 bits, as two of TF32 have, at twice their rate.
+// C = A B for many rows of A, aligned to four numbers, by Hopper's tensor cores in float16 to float32's
+// accuracy: a number is scale (high + low), 22 bits as with two TF32, at twice their rate.
 //
-// The scales are powers of two, of a column of B, and of each 64 numbers of a row of A. A block has some
-// columns of B in shared memory, their high parts and their low ones, and takes 64 rows of A after the other
-// by each of its warpgroups, which once B is there wait for nobody else. While the tensor cores have 64 of
-// the depth, a warpgroup splits the next 64, and asks for those behind them. Of 16 of the depth a lane has
-// four side by side; of 16 columns, too, so that B's stand in that order.
+// The scales are powers of two: one for a column of B, and one for each 64 numbers of a row of A. A block has
+// some columns of B in shared memory, their high and low parts. Each of its warpgroups takes units of 64 rows
+// of A, and once B is there waits for no other. While the tensor cores compute 64 of the depth, a warpgroup
+// splits the next 64, and loads those after them. A lane has four adjacent numbers of 16 of the depth, and of
+// 16 columns: B's columns are in that order.
 //
-// Tensor cores round sums towards zero: so the sums of 64 of the depth begin at zero, the small products
+// Tensor cores round sums towards zero: so sums over 64 of the depth begin at zero, with the small products
 // first.
 #pragma once
 
@@ -26,11 +26,11 @@ namespace gpu_linear {
 constexpr int kHalfRows = 64, kHalfDepth = 64, kHalfSteps = kHalfDepth / 16, kHalfAlignment = 1024;
 constexpr int kHalfRow = 2 * kHalfDepth;  // bytes of a column's part in shared memory
 
-// Sets of rows in two parts: with many columns, the next rows are split while the tensor cores have the last.
+// Sets of split rows: with many columns, the next rows are split while the tensor cores use the last.
 MDOPS_HD constexpr int half_sets(int columns, bool one) {
   return !one && columns > 64 ? 2 : 1;
 }
-// Two to four warpgroups, by the registers that they need: of a depth of `one` chunk no sums wait for others.
+// Two to four warpgroups, as registers allow: with `one` chunk of depth there are no sums over chunks.
 MDOPS_HD constexpr int half_threads(int columns, bool one) {
   return kGroupThreads * (2 + (columns <= 64) + one);
 }
@@ -45,7 +45,7 @@ inline int64_t shared_for_halves(int columns, int64_t depth) {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Four numbers, or zeros: volatile, so that they are asked for where this stands.
+// Four numbers, or zeros; volatile, so that the load is issued here.
 __device__ __forceinline__ float4 load_four(const float* from, bool in_bounds) {
   float4 x{0, 0, 0, 0};
 #ifdef __CUDACC__
@@ -68,7 +68,7 @@ __device__ __forceinline__ float4 scaled(const float4& x, float by) {
   return {by * x.x, by * x.y, by * x.z, by * x.w};
 }
 
-// The column of C that stands at one of B's columns in shared memory.
+// The column of C at a column of B in shared memory.
 __device__ __forceinline__ int column_of_half(int n) {
   return n / 16 * 16 + n % 8 / 2 * 4 + n / 8 % 2 * 2 + n % 2;
 }
@@ -87,17 +87,17 @@ class HalfRows {
     unscale_ = reinterpret_cast<float*>(parts_ + 2 * chunks_ * half_part(kColumns));
   }
 
-  // Columns from one on, of units `begin` to `end` of 64 rows of a coefficient, one coefficient's after the
-  // other's.
+  // Columns from `column` on, for units `begin` to `end` of 64 rows of a coefficient; coefficients follow
+  // each other.
   __device__ __forceinline__ void run(int64_t column, int begin, int end) {
     column_ = column;
     const int units = static_cast<int>((args_.rows + kHalfRows - 1) / kHalfRows);
     for (int at = begin; at < end;) {
       const int degree = args_.coefficients.count > 1 ? degree_of(at / units) : 0;
       const int stop = args_.coefficients.count > 1 ? min(end, (degree + 1) * (degree + 1) * units) : end;
-      if (at > begin) __syncthreads();  // nobody needs the matrix before
-      int own = at + group_, n = 0;     // the unit and the chunk that are multiplied
-      int next = own, chunk = 0;        // and those that are asked for
+      if (at > begin) __syncthreads();  // no thread still reads the old matrix
+      int own = at + group_, n = 0;     // the unit and the chunk to multiply
+      int next = own, chunk = 0;        // and those to load
       const auto ask = [&] {
         if (chunk == 0) go_to(min(next, stop - 1), units);
         load(chunk);
@@ -131,7 +131,7 @@ class HalfRows {
   static constexpr int kThreads = half_threads(kColumns, kOne), kGroups = kThreads / kGroupThreads;
   static constexpr int kSets = half_sets(kColumns, kOne);
 
-  // The first of this lane's rows of a unit, and its coefficient.
+  // This lane's first row of a unit, and its coefficient.
   __device__ __forceinline__ int64_t row_of(int unit, int units, int& coefficient) const {
     coefficient = args_.coefficients.count > 1 ? unit / units : 0;
     return static_cast<int64_t>(unit - coefficient * units) * kHalfRows + warp_index() % kGroupWarps * 16 +
@@ -145,7 +145,7 @@ class HalfRows {
     for (int h = 0; h < 2; ++h) from_[h] = a + min(row + 8 * h, args_.rows - 1) * args_.a.line;
   }
 
-  // A chunk of the depth of these rows.
+  // Loads a chunk of the depth of these rows.
   __device__ __forceinline__ void load(int chunk) {
 #pragma unroll
     for (int step = 0; step < kHalfSteps; ++step)
@@ -175,7 +175,7 @@ class HalfRows {
     }
   }
 
-  // Four of the depth of a column of b, which stands at n in shared memory.
+  // Four numbers of the depth of the column of b at n in shared memory.
   __device__ __forceinline__ float4 of_column(const float* b, int n, int k) const {
     const int64_t column = column_ + column_of_half(n), deep = args_.b.deep;
     const bool in_bounds = column < args_.columns && k < depth_;
@@ -185,7 +185,7 @@ class HalfRows {
     return in_bounds ? x : float4{0, 0, 0, 0};
   }
 
-  // A warp has a chunk of eight columns, 16 of the depth of each four times.
+  // A warp has a chunk of eight columns: four times 16 of the depth of each.
   __device__ __forceinline__ void split_columns(const float* b) const {
     constexpr int kEights = kColumns / 8;
     const int t = lane_ % 4;
@@ -218,7 +218,7 @@ class HalfRows {
     __syncthreads();
   }
 
-  // now = a set of rows times a chunk of B, which `add` waits for.
+  // Starts now = a set of rows times a chunk of B; `add` waits for it.
   template <int kSet>
   __device__ __forceinline__ void begin_set(float (&now)[kColumns / 2], int chunk) const {
     const int steps = min(kHalfSteps, (depth_ - chunk * kHalfDepth + 15) / 16);
@@ -231,7 +231,7 @@ class HalfRows {
     else
       begin_steps<kSet, 1>(now, chunk);
   }
-  // Of so many times 16 of the depth.
+  // The same for kSteps times 16 of the depth.
   template <int kSet, int kSteps>
   __device__ __forceinline__ void begin_steps(float (&now)[kColumns / 2], int chunk) const {
     const uint64_t high = matrix_of_rows<kHalfRow>(parts_ + 2 * chunk * half_part(kColumns));
@@ -247,7 +247,7 @@ class HalfRows {
     commit_products();
   }
 
-  // c (+)= what has begun.
+  // c (+)= the product started by begin_set.
   template <int kSet>
   __device__ __forceinline__ void add(float (&c)[kColumns / 2], float (&now)[kColumns / 2], int chunk) const {
     wait_for_products<0>();
@@ -309,14 +309,14 @@ class HalfRows {
   }
 
   const RowArgs& args_;
-  char* const parts_;  // of each chunk the high parts, then the low ones
-  float* unscale_;     // of each chunk of the columns
+  char* const parts_;  // for each chunk the high parts, then the low ones
+  float* unscale_;     // for each chunk of the columns
   const int depth_, chunks_, group_, lane_;
   int64_t column_ = 0;
   const float* from_[2] = {};
   float4 numbers_[kHalfSteps][2];
   uint32_t high_[kSets][kHalfSteps][4], low_[kSets][kHalfSteps][4];
-  float by_row_[kSets][2];  // undoes a chunk's scales
+  float by_row_[kSets][2];  // a chunk's inverse scales
 };
 
 #endif

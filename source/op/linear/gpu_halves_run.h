@@ -1,4 +1,4 @@
-// Which products go by gpu_halves.h, and by how many blocks.
+// Which products use gpu_halves.h, and how many blocks.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 namespace mdops {
 namespace gpu_linear {
 
-constexpr int kFillingUnits = 6;  // of 64 rows and a block's columns, of a multiprocessor
+constexpr int kFillingUnits = 6;  // of 64 rows and a block's columns, per multiprocessor
 
-// Of 96, 64 and 32 columns a block, as fit into shared memory, those that leave fewest of the last one's
-// idle; 0: none fit.
+// 96, 64 or 32 columns per block: of those that fit into shared memory, the number that leaves the fewest
+// columns of the last block idle; 0: none fit.
 inline int half_columns(const Gpu& gpu, int64_t columns, int64_t depth) {
   int found = 0;
   for (int count : {96, 64, 32})
@@ -21,8 +21,8 @@ inline int half_columns(const Gpu& gpu, int64_t columns, int64_t depth) {
   return found;
 }
 
-// Without a bias, where fours of A and, if its depth lies side by side, of B begin on 16 bytes. Few rows the
-// other kernel of rows is sooner done with, but for coefficients.
+// Requires no bias, and fours of A, and of B if its depth is contiguous, on 16 bytes. For few rows gpu_rows.h
+// is faster, except with coefficients.
 inline bool takes_halves(const Gpu& gpu, const RowArgs& args) {
   const bool fours = args.a.deep == 1 && args.depth % 4 == 0 && args.a.line % 4 == 0 &&
                      (args.b.deep > 1 || args.b.line % 4 == 0);

@@ -1,4 +1,4 @@
-// How the kernels of products see matrices.
+// The matrices of product kernels.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,14 @@
 namespace mdops {
 namespace gpu_linear {
 
-// Number k of line n is data[n * line + k * deep]: of A lines are C's rows, of B its columns.
+// Number k of line n is data[n * line + k * deep]. Lines of A are C's rows, lines of B its columns.
 struct Matrix {
   const float* data;
   int64_t line, deep;
 };
 
-// Products of C's and A's coefficients, (L + 1)^2 of which stand side by side in each row, with B's matrices
-// of their degrees, L + 1: how far on the next coefficient is in A and in C, and the next degree's matrix in
-// B. One product has one coefficient.
+// Products of A's coefficients, (L + 1)^2 side by side in each row, with B's L + 1 matrices by degree: the
+// strides of coefficients in A and C, and of degrees' matrices in B. A single product has one coefficient.
 struct Coefficients {
   int64_t count = 1, a = 0, b = 0, c = 0;
 };
@@ -26,16 +25,16 @@ __device__ __forceinline__ int degree_of(int coefficient) {
   return degree;
 }
 
-// Of many rows of A, whose depth lies side by side.
+// For many rows of A with contiguous depth.
 struct RowArgs {
   int64_t rows, columns, depth;
   int wide;  // blocks side by side
   Matrix a, b;
   const float* bias;  // or null
   float* c;
-  int64_t c_line;  // from one of C's rows to the next
+  int64_t c_line;  // stride of C's rows
   Coefficients coefficients;
-  const float* added = nullptr;  // to C, as which it lies, by gpu_halves.h alone
+  const float* added = nullptr;  // to C, in its layout; only for gpu_halves.h
 };
 
 }  // namespace gpu_linear

@@ -1,16 +1,15 @@
-// Numbers of float32 as Hopper's tensor cores multiply them to float32's accuracy: what gpu_rows.h and
-// gpu_tiles.h share.
+// Products of float32 to its own accuracy on Hopper's tensor cores: the parts that gpu_rows.h and gpu_tiles.h
+// share.
 //
-// Each number is the sum of two of TF32, 11 bits each: a b is then three products (that of the two small
-// parts is below 2^-24 of the whole). A warpgroup has 64 rows of C and up to 64 columns. A's numbers come
-// from memory straight to the registers of the lanes that multiply them, rows l / 4 and l / 4 + 8 of a warp's
-// 16; B's columns lie in shared memory as rows of 128 bytes, 32 of the depth, swizzled, the high parts and
-// the low.
+// Each number is the sum of two TF32, 11 bits each: a b is then three products (that of the two small parts
+// is below 2^-24 of the whole). A warpgroup has 64 rows of C and up to 64 columns. A's numbers go from memory
+// straight to the registers of the lanes that multiply them, rows l / 4 and l / 4 + 8 of a warp's 16. B's
+// columns are in shared memory as swizzled rows of 128 bytes, 32 of the depth, high and low parts separate.
 //
-// Which numbers of the depth meet in one instruction is free, as long as they are the same for A and B: of
-// each eight, place t is number 2 t and place t + 4 the next, which are one read where the depth lies side by
-// side. Tensor cores round every sum towards zero: so a stage's sums begin at zero, the small products first,
-// and are added to the rest in the usual way.
+// An instruction may take any numbers of the depth, if they are the same for A and B: of each eight, place t
+// is number 2 t and place t + 4 the next. With contiguous depth they are one read. Tensor cores round every
+// sum towards zero: so a stage's sums begin at zero, with the small products first, and are added to the rest
+// in float32.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +26,7 @@ namespace gpu_linear {
 constexpr int kAlignment = 1024, kGroup = 128, kGroupRows = 64;
 constexpr int kRow = 32, kRowEights = kRow / 8;  // numbers of B in 128 bytes
 
-// A number, or two side by side, or zeros: volatile, so that it is asked for where this stands.
+// One number, or two side by side, or zeros; volatile, so that the load is issued here.
 __device__ __forceinline__ float load_one(const float* from, bool in_bounds) {
   float x;
   asm volatile(
@@ -48,7 +47,8 @@ __device__ __forceinline__ float2 load_two(const float* from, bool in_bounds) {
   return both;
 }
 
-// A lane's share of a warp's 16 rows of A, of some eights of the depth: of rows g and g + 8 two numbers each.
+// A lane's share of a warp's 16 rows of A, for kEights eights of the depth: two numbers of rows g and g + 8
+// each.
 template <int kEights>
 struct RowsOfA {
   float2 numbers[kEights][2];
@@ -70,8 +70,8 @@ struct SplitRows {
   }
 };
 
-// Numbers 2 t and 2 t + 1 of an eight to where products find them: `row` is that of B's column n, the low
-// parts stand `low` floats behind the high ones.
+// Splits numbers 2 t and 2 t + 1 of an eight to where products read them: `row` is that of B's column n, the
+// low parts are `low` floats after the high ones.
 __device__ __forceinline__ void split_pair(float* row, int low, int eight, int n, int t, float2 both) {
   const Split first = split(both.x), second = split(both.y);
   const int place = 4 * ((2 * eight) ^ n % 8) + t, next = 4 * ((2 * eight + 1) ^ n % 8) + t;
@@ -79,8 +79,7 @@ __device__ __forceinline__ void split_pair(float* row, int low, int eight, int n
   row[next] = __uint_as_float(second.high), row[low + next] = __uint_as_float(second.low);
 }
 
-// d (+)= A B, 64 x 8 times 8 x 8 kUnits: of A each warp has 16 rows in registers, as of m16n8k8, of d the
-// same.
+// d (+)= A B, 64 x 8 times 8 x 8 kUnits: each warp has 16 rows of A and of d in registers, as in m16n8k8.
 template <int kUnits>
 __device__ __forceinline__ void multiply_add(float (&d)[kUnits][4], const uint32_t (&a)[4], uint64_t b,
                                              bool add) {
@@ -101,7 +100,7 @@ __device__ __forceinline__ void multiply_add(float (&d)[kUnits][4], const uint32
         "r"(static_cast<int>(add)));
 }
 
-// Products of a stage's first eights, into sums of their own.
+// Starts the products of a stage's first eights, into separate sums.
 template <int count, int kEights, int kUnits>
 __device__ __forceinline__ void begin_stage(float (&now)[kUnits][4], const SplitRows<kEights>& a,
                                             uint64_t high_b, uint64_t low_b) {
@@ -127,8 +126,8 @@ __device__ __forceinline__ void finish_stage(float (&c)[kUnits][4], float (&now)
     for (int k = 0; k < 4; ++k) c[n][k] += now[n][k];
 }
 
-// To memory, with the bias or null; `row` and `column` are the warp's in C, whose rows begin so far from each
-// other.
+// Stores C with the bias, which may be null; `row` and `column` are the warp's in C, `line` is the stride of
+// C's rows.
 template <int kUnits>
 __device__ __forceinline__ void store(const float (&c)[kUnits][4], const float* bias, float* to, int64_t line,
                                       int64_t rows, int64_t columns, int64_t row, int64_t column) {

@@ -1,4 +1,4 @@
-// Products of float32 matrices by Hopper's tensor cores, to float32's accuracy: which kernels, and how many
+// Products of float32 matrices on Hopper's tensor cores, to float32's accuracy: the choice of kernels and of
 // blocks.
 #pragma once
 
@@ -12,9 +12,9 @@
 namespace mdops {
 namespace gpu_linear {
 
-constexpr int64_t kMostStages = 320;  // of a part: each one's sum is rounded
+constexpr int64_t kMostStages = 320;  // of a part: each stage's sum is rounded
 
-// Blocks that fill the chip, of at least four stages each.
+// Enough blocks to fill the chip, with at least four stages each.
 inline Shape shape_of(const Gpu& gpu, int64_t rows, int64_t columns, int64_t depth) {
   const int64_t tiles = std::max<int64_t>(blocks_for(rows, kTileRows) * blocks_for(columns, kTileColumns), 1);
   const int64_t stages = blocks_for(depth, kDepth), chip = gpu.limits().multiprocessors;
@@ -25,18 +25,18 @@ inline Shape shape_of(const Gpu& gpu, int64_t rows, int64_t columns, int64_t dep
           gpu.int32_of("x", each)};
 }
 
-// Of one part.
+// The stages of a single part.
 inline int stages_of(const Gpu& gpu, int64_t depth) {
   return gpu.int32_of("x", blocks_for(depth, kDepth));
 }
 
-// The same of C whose rows may lie apart: then it has one part.
+// The same if C's rows may be strided: then it has one part.
 inline Shape shape_of(const Gpu& gpu, const RowArgs& args) {
   if (args.c_line == args.columns) return shape_of(gpu, args.rows, args.columns, args.depth);
   return {args.rows, args.columns, args.depth, 1, stages_of(gpu, args.depth)};
 }
 
-// 64 or 56 columns a block, whichever leaves fewer of the last one's idle.
+// 64 or 56 columns per block, whichever leaves fewer columns of the last block idle.
 inline int units_of(int64_t columns) {
   return blocks_for(columns, 56) * 56 < blocks_for(columns, 64) * 64 ? 7 : 8;
 }
@@ -45,8 +45,8 @@ inline int64_t shared_for_rows(int units, int64_t depth) {
   return 8 * blocks_for(depth, kRow) * (8 * units * kRow) + kAlignment;
 }
 
-// If they keep half of the chip busy, or there are coefficients, and no sums are wanted, which they do not
-// make. Twos of A's rows are read at once.
+// Whether to use gpu_rows.h: if blocks fill half of the chip, or there are coefficients, and no sums are
+// wanted, which it cannot compute. It reads two numbers of A's rows at once.
 inline bool by_rows(const Gpu& gpu, const Args& args) {
   const Shape& s = args.shape;
   const int units = units_of(s.columns);
@@ -62,7 +62,7 @@ inline RowArgs rows_of(const Args& args) {
           args.c, args.c_line, args.coefficients, args.added};
 }
 
-// Floats of memory that a product needs beside its results.
+// Floats of workspace that a product needs.
 inline int64_t workspace(const Gpu& gpu, const Args& args) {
   const Shape& s = args.shape;
   return s.parts > 1 && !by_rows(gpu, args) && (args.sums || !takes_halves(gpu, rows_of(args)))
@@ -75,7 +75,7 @@ void run_rows(const Gpu& gpu, const Args& args) {
   const Shape& s = args.shape;
   const int64_t wide = blocks_for(s.columns, 8 * kUnits), units = blocks_for(s.rows, kGroupRows);
   const int64_t beside = wide * args.coefficients.count, chip = gpu.limits().multiprocessors;
-  // Coefficients need not fill the chip evenly: so there are several rounds of blocks.
+  // Coefficients may not fill the chip evenly: so there are several rounds of blocks.
   const int64_t down =
       args.coefficients.count > 1
           ? std::clamp<int64_t>(4 * chip / beside, 1, blocks_for(units, kRowThreads / kGroup))
@@ -85,7 +85,7 @@ void run_rows(const Gpu& gpu, const Args& args) {
   gpu.launch(rows_kernel<kUnits>, down * beside, kRowThreads, shared_for_rows(kUnits, s.depth), rows);
 }
 
-// C, and the sums of B's columns if they are wanted. Memory begins on 16 bytes.
+// Computes C, and the sums of B's columns if wanted. The workspace is aligned to 16 bytes.
 inline void multiply(const Gpu& gpu, const Args& args, float* workspace) {
   if (!args.sums && takes_halves(gpu, rows_of(args))) return run_halves(gpu, rows_of(args));
   if (by_rows(gpu, args))

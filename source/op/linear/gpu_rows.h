@@ -1,7 +1,7 @@
-// C = A B for many rows of A and a B of which whole columns, in their two parts, fit into shared memory.
+// C = A B for many rows of A, if whole columns of B, in two parts, fit into shared memory.
 //
-// A block has up to 64 columns of B and takes 64 rows of A after the other by each of its warpgroups, which
-// ask for a stage ahead and, once B is there, wait for nobody else.
+// A block has up to 64 columns of B. Each of its warpgroups takes units of 64 rows of A, loads one stage
+// ahead, and once B is there waits for no other.
 #pragma once
 
 #include "linear/gpu_parts.h"
@@ -27,8 +27,8 @@ __device__ __forceinline__ void load_rows(RowStage& stage, const RowArgs& args, 
   }
 }
 
-// The columns from `column` on of the matrix b: stages of the depth after each other, the low parts behind
-// all high ones.
+// Splits the columns of b from `column` on: stages of the depth in order, the low parts after all high
+// ones.
 template <int kUnits>
 __device__ __forceinline__ void split_columns(const RowArgs& args, const float* b, int64_t column, int low,
                                               float* parts) {

@@ -1,11 +1,10 @@
-// Products of few multiply-adds, which take as long as their numbers take to come. So a block has a tile of C
-// alone, each of its warps a share of the depth, and numbers go from memory straight to the lanes that
-// multiply them, each as two of TF32 (common/gpu_split.h). The warps' sums meet in shared memory, in a fixed
-// order.
+// Products of few multiply-adds, whose time is that of loading their numbers. So a block has one tile of C,
+// each of its warps a share of the depth, and numbers go from memory straight to the lanes that multiply
+// them, each as two TF32 (common/gpu_split.h). The warps' sums are added in shared memory, in a fixed order.
 //
-// Which row, column or number of the depth a place of mma.sync stands for is free, as long as A, B and C
-// agree: lane 4 g + t has rows 2 g and 2 g + 1 of A, columns 4 g to 4 g + 3 of B, and of both numbers 4 t to
-// 4 t + 3 of each sixteen of the depth, so that it reads four numbers at once, whichever way they lie.
+// A place of mma.sync may be any row, column or number of the depth, if A, B and C agree: lane 4 g + t has
+// rows 2 g and 2 g + 1 of A, columns 4 g to 4 g + 3 of B, and numbers 4 t to 4 t + 3 of each sixteen of the
+// depth of both. So it reads four numbers at once, in either layout.
 #pragma once
 
 #include <algorithm>
@@ -22,17 +21,17 @@ namespace mdops {
 namespace gpu_linear {
 
 constexpr int kSmallRows = 16, kSmallColumns = 32;
-constexpr int kSmallDepth = 16;  // that a warp has at once
+constexpr int kSmallDepth = 16;  // of a warp at once
 constexpr int kSmallLine = kSmallColumns + 4;
 constexpr int kMostSmallWarps = 16;
-constexpr int64_t kSmallProduct = int64_t{1} << 25;  // multiply-adds that are not few any more
+constexpr int64_t kSmallProduct = int64_t{1} << 25;  // multiply-adds that are no longer few
 
-// A lane's four numbers of the depth of kLines lines, kLines from `line` on side by side.
+// A lane's four numbers of the depth for kLines adjacent lines.
 template <int kLines, bool kDeep>
 struct SmallPiece {
   float numbers[kLines][4];
 
-  // Zeros where there is no such number of the depth, and behind the last line.
+  // Loads zeros beyond the depth and beyond the last line.
   template <bool kVectors>
   __device__ __forceinline__ void load(const Matrix& matrix, int64_t line, int64_t lines, int64_t deep,
                                        int64_t depth) {
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(kWarp* kMostSmallWarps) small_kernel(const __g
     SmallPiece<4, kDeepB> b;
     a.template load<kVectors>(of_a, row + 2 * g, args.rows, at + 4 * t, args.depth);
     b.template load<kVectors>(of_b, column + 4 * g, args.columns, at + 4 * t, args.depth);
-    // Tensor cores round every sum towards zero: so these begin at zero, the small products first.
+    // Tensor cores round every sum towards zero: so these begin at zero, with the small products first.
     float now[4][4] = {};
     Split of_row[2][4], of_column[4][4];
 #pragma unroll
@@ -120,7 +119,7 @@ __global__ void __launch_bounds__(kWarp* kMostSmallWarps) small_kernel(const __g
 #pragma unroll
       for (int k = 0; k < 4; ++k) c[n][k] += now[n][k];
   }
-  // Number 2 h + i of a lane's c is of row h and, of the four columns' numbers, of places 2 t + i.
+  // Number 2 h + i of a lane's c is in row h and at place 2 t + i of the four columns' numbers.
 #pragma unroll
   for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -142,18 +141,18 @@ __global__ void __launch_bounds__(kWarp* kMostSmallWarps) small_kernel(const __g
   }
 }
 
-// Whether numbers that lie side by side can be read by so many at once.
+// Whether contiguous numbers can be read `count` at once.
 inline bool has_vectors(const Matrix& matrix, int64_t lines, int64_t depth, int count) {
   const int64_t apart = matrix.deep == 1 ? matrix.line : matrix.deep;
   const bool begins = reinterpret_cast<uintptr_t>(matrix.data) % (count * sizeof(float)) == 0;
   return begins && apart % count == 0 && lines % count == 0 && depth % 4 == 0;
 }
 
-// Of A and B whose numbers lie side by side along their lines or across them. C, with the bias.
+// Computes C with the bias, for A and B that are contiguous along or across their lines.
 inline void run_small(const Gpu& gpu, RowArgs args) {
   args.wide = gpu.int32_of("weight", blocks_for(args.columns, kSmallColumns));
   const int64_t tiles = blocks_for(args.rows, kSmallRows) * args.wide * args.coefficients.count;
-  // As many warps as there are pieces of the depth, unless all blocks have more than the chip holds at once.
+  // As many warps as pieces of the depth, but in all blocks no more than the chip holds at once.
   const int64_t filling = blocks_for(int64_t{kMostSmallWarps} * gpu.limits().multiprocessors, tiles);
   const int64_t pieces = std::max<int64_t>(blocks_for(args.depth, kSmallDepth), 1);
   const int warps = static_cast<int>(std::min({pieces, filling, int64_t{kMostSmallWarps}}));

@@ -1,4 +1,4 @@
-// Products of which the depth or the columns are one: all that they cost is to read and write many rows.
+// Products whose depth or number of columns is one: their time is that of reading and writing rows.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace gpu_linear {
 
 constexpr int kThinThreads = 256;
 
-// Rows with 1 << lanes threads each, which have vectors of numbers in turn.
+// Rows of 1 << lanes threads each, which take vectors in turn.
 struct ThinRow {
   int64_t row;
   int lane, step;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThinThreads)
   if (own.row < rows && own.lane == 0) y[own.row] = sum + (bias ? bias[0] : T(0));
 }
 
-// launch(vector size, a constant; log2 of the threads of a row; blocks), of rows so wide.
+// Calls launch<vector size>(log2 of the threads per row, blocks) for rows of `width` numbers.
 template <class T, class F>
 void with_thin_rows(int64_t rows, int64_t width, const F& launch) {
   with_vector<T>(width, [&]<int size>() {

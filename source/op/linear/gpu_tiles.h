@@ -1,13 +1,13 @@
 // C = A B for any A and B: a block has 128 x 64 of C, each of its two warpgroups 64 rows.
 //
-// Both come a stage of 16 of the depth ahead, straight to registers:
+// Both are loaded one stage, 16 of the depth, ahead, straight to registers:
 //
 //   A  -->  registers  -- split -->  registers
 //   B  -->  registers  -- split -->  shared memory, one half of each row of 128 bytes for every other stage
 //
-// While the tensor cores have a stage, B's next one is split.
+// While the tensor cores compute a stage, B's next one is split.
 //
-// Few tiles, or a depth of many rows, are shared by `parts` blocks a tile, whose sums a second kernel adds in
+// If tiles are few or the depth is long, `parts` blocks share a tile, and a second kernel adds their sums in
 // order.
 #pragma once
 
@@ -23,25 +23,25 @@ constexpr int kSumThreads = 256;
 
 struct Shape {
   int64_t rows, columns, depth;
-  int parts, stages;  // stages of the depth that a part has
+  int parts, stages;  // stages of the depth per part
 };
 
 struct Args {
   Shape shape;
   Matrix a, b;
   const float* bias;             // or null
-  float *c, *sums;               // sums of B's columns, or null; of several parts, part after part
-  int64_t c_line;                // from one of C's rows to the next; of several parts it is the columns
-  Coefficients coefficients;     // of one part, without sums, or one
-  const float* added = nullptr;  // as RowArgs has it
+  float *c, *sums;               // sums of B's columns, or null; several parts follow each other
+  int64_t c_line;                // stride of C's rows; with several parts, the columns
+  Coefficients coefficients;     // more than one only with one part and without sums
+  const float* added = nullptr;  // as in RowArgs
 };
 
-// A stage as a thread reads it: of A what it multiplies, of B two numbers of each eight of a column.
+// A stage as a thread reads it: its rows of A, and two numbers of each eight of a column of B.
 struct TileStage {
   RowsOfA<kEights> a;
   float2 b[kEights];
 
-  // The first stage is from `from` on, of `left` of the depth; `row` and `column` are the warp's.
+  // The first stage is at `from`, with `left` of the depth left; `row` and `column` are the warp's.
   __device__ __forceinline__ TileStage(const Args& args, int64_t row, int64_t column, int64_t from, int left)
       : a_(args.a), b_(args.b) {
     const int lane = threadIdx.x % 32, k_a = lane % 4 * 2, k_b = lane / 8 * 2;
@@ -52,7 +52,7 @@ struct TileStage {
     has_column_ = column < args.shape.columns;
   }
 
-  // The next stage, zeros behind the depth's end.
+  // Loads the next stage, with zeros beyond the depth.
   __device__ __forceinline__ void load() {
 #pragma unroll
     for (int eight = 0; eight < kEights; ++eight) {
@@ -76,7 +76,7 @@ struct TileStage {
   int left_a_, left_b_;
 };
 
-// B's part of a stage to its half of `parts`' rows; their sum.
+// Splits B's stage to its half of the rows in `parts`; returns the numbers' sum.
 __device__ __forceinline__ float split_stage(const float2 (&b)[kEights], int half, float* parts) {
   const int lane = threadIdx.x % 32, n = 8 * (threadIdx.x / 32) + lane % 8;
   float sum = 0;
@@ -114,9 +114,9 @@ static __global__ void __launch_bounds__(kTileThreads, 2) tile_kernel(const __gr
   float sum = split_stage(next.b, 0, parts), c[kUnits][4] = {};
   for (int n = 0; n < stages; ++n) {
     const SplitRows<kEights> own(next.a);
-    fence_shared();  // which waits for numbers under way, too: so the next are asked for after it
+    fence_shared();  // it also waits for pending loads: so the next are issued after it
     next.load();
-    __syncthreads();  // the stage is there, and the one before is done
+    __syncthreads();  // the stage is there, and the last one is finished
     const int half = 2 * kEights * (n % 2);
     float now[kUnits][4];
     begin_stage<kEights>(now, own, high + half, low + half);
@@ -131,8 +131,8 @@ static __global__ void __launch_bounds__(kTileThreads, 2) tile_kernel(const __gr
   if (lane < 8 && at < s.columns) args.sums[part * s.columns + at] = sum;
 }
 
-// The parts' C, and the sums behind them. Of each number every one of a block's `kGroups` groups of threads
-// takes some of the parts, in the same order every time.
+// Adds the parts' C, and the sums after them. Each of a block's `kGroups` groups of threads adds some parts
+// of a number, in a fixed order.
 template <int kGroups>
 __global__ void __launch_bounds__(kSumThreads)
     sum_parts_kernel(Args args, const float* c, const float* sums) {

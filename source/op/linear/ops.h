@@ -5,9 +5,9 @@
 //   linear_weight  x^T g, and g's sums 1^T g   (N, I) (N, O) to (I, O) (O,), or (0,) without sums
 //   degree_linear  y_lm = x_lm W_l, or W_l^T   (N, (L + 1)^2, I) (L + 1, I, O) to (N, (L + 1)^2, O)
 //
-// A device multiplies by its overloads of `layer_product` and `degree_product`. The first three are each
-// other's derivatives: of <G, y> by x, linear_input(G, W), by W and b, linear_weight(x, G); of the others by
-// the same three (mdops/ops/linear.py).
+// A device implements overloads of `layer_product` and `degree_product`. The first three are each other's
+// derivatives: <G, y> has the gradients linear_input(G, W) by x and linear_weight(x, G) by W and b; those of
+// the others are among the same three (mdops/ops/linear.py).
 #pragma once
 
 #include <array>
@@ -30,20 +30,19 @@ inline Tensor column_sums(const Tensor& matrix) {
   return torch::stable::sum(matrix, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
 }
 
-// The tensor, or a copy of it if its memory does not begin where a cache line does, by which MKL chooses its
-// own way.
+// The tensor, or a copy if it is not aligned to a cache line: MKL chooses its algorithm by the alignment.
 inline Tensor on_a_line(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64 ? torch::stable::clone(tensor) : tensor;
 }
 
-// The product by PyTorch, without a bias, and B's sums.
+// PyTorch's product, without a bias, and B's sums.
 inline Tensor product_by_pytorch(ProductForm form, const Tensor& a, const Tensor& b, Tensor* sums) {
   const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;
   if (sums) *sums = column_sums(b);
   return torch::stable::matmul(of_a ? transposed(a) : a, of_b ? transposed(b) : b);
 }
 
-// Degree by degree.
+// The product by PyTorch, degree by degree.
 inline Tensor degrees_by_pytorch(const Op& op, const Tensor& x, const Tensor& weight, bool transposes) {
   const int64_t rows = x.size(0), depth = x.size(2), columns = weight.size(transposes ? 1 : 2);
   Tensor y = empty(op, {rows, x.size(1), columns}, x.scalar_type());

@@ -1,6 +1,6 @@
-// Moments of rows on a GPU. A block has a node, and a warp all rows of m = 0 or of both signs in 32 channels,
-// whose sums over edges, or gradients by these, stay in registers. The matrices of so many edges at a time
-// lie in shared memory. Other sizes go number by number.
+// Moments of rows on a GPU. A block has a node. A warp has all rows of m = 0, or of both signs, in 32
+// channels; their sums over edges, or the gradients by these, stay in registers. The matrices of a chunk of
+// edges are in shared memory. Other sizes go number by number.
 #pragma once
 
 #include "common/gpu.h"
@@ -14,10 +14,9 @@ namespace mdops {
 
 namespace gpu_order_moments {
 
-constexpr int kAhead = 2;  // edges whose rows are on their way
+constexpr int kAhead = 2;  // edges whose rows are loaded ahead
 
-// Type of number, sizes of degrees up to L and of rows of kChannels, in groups; edges in shared memory at
-// once.
+// Compile-time sizes: number type, degree, channels and their groups; edges in shared memory at once.
 template <class T_, int L_, int kChannels_, int kGroups_, int kChunk_>
 struct Known {
   using T = T_;
@@ -26,24 +25,24 @@ struct Known {
   static constexpr int kColumns = (L + 1) * (L + 1), kTurned = kColumns - 1;  // turned: of l > 0
   static constexpr int kPieces = kChannels / kWarp;                           // warps that share rows
   static constexpr int kWarps = 2 * kPieces, kThreads = kWarps * kWarp;
-  // Blocks of a multiprocessor, of so many at most, for which there are registers.
+  // Blocks per multiprocessor for which registers suffice, at most `most`.
   static constexpr int blocks(int most) {
     const int fitting = 128 * most / (sizeof(T) / sizeof(float)) / kThreads;
     return fitting < 1 ? 1 : fitting < most ? fitting : most;
   }
-  // Lanes of one warp and one group, side by side.
+  // Adjacent lanes of one warp and one group.
   static constexpr int kParts = kGroups > kPieces ? kGroups : kPieces, kLanes = kChannels / kParts;
   static constexpr int kNumbers = kRows * kChannels, kMatrix = kRows * kColumns;
-  // Numbers of an edge in shared memory, in vectors of four: t_0, t_- and t_+.
+  // An edge's numbers in shared memory, in vectors of four: t_0, t_- and t_+.
   static constexpr int kMiddle = (kColumns + 3) / 4 * 4, kSign = (kTurned + 3) / 4 * 4;
   static constexpr int kOfEdge = kMiddle + 2 * kSign;
-  static constexpr int kEntries = kColumns + 2 * kTurned;  // of which these count
+  static constexpr int kEntries = kColumns + 2 * kTurned;  // without padding
 
   __device__ static int degree(int column) { return column < 1 ? 0 : column < 4 ? 1 : column < 9 ? 2 : 3; }
   __device__ static int group(int part) { return part * kGroups / kParts; }
 };
 
-// Where the k-th of an edge's numbers that count stands in shared memory, and in the edge's matrix.
+// The index of an edge's k-th number, padding aside, in shared memory, and in the edge's matrix.
 template <class K>
 struct Entry {
   int place, of_matrix;
@@ -56,8 +55,8 @@ struct Entry {
   }
 };
 
-// So many of a node's edges, with their matrices and weights. An edge that is none of the node's is -1; its
-// weight makes the node's sums NaN.
+// A chunk of a node's edges, with their matrices and weights. An edge of another node is -1; its weight makes
+// the node's sums NaN.
 template <class K>
 struct Chunk {
   using T = typename K::T;
@@ -65,7 +64,7 @@ struct Chunk {
   T weight[K::kChunk][K::kGroups];
   int edge[K::kChunk];
 
-  // Those at places [p, p + count). All threads of the block call it.
+  // Loads the edges at places [p, p + count). All threads of the block call it.
   __device__ __forceinline__ void load(const OrderMomentArgs<typename K::T>& args, int64_t n, int64_t p,
                                        int count) {
     __syncthreads();
@@ -77,7 +76,7 @@ struct Chunk {
         weight[i][g] = e < 0 ? not_a_number<T>() : args.weight[e * K::kGroups + g];
     }
     __syncthreads();
-    // A thread's numbers are on their way together; copies without registers between took longer.
+    // A thread loads several numbers at once; asynchronous copies to shared memory took longer.
     constexpr int kAtOnce = 8;
     for (int base = threadIdx.x; base < count * K::kEntries; base += kAtOnce * K::kThreads) {
       T numbers[kAtOnce];
@@ -96,7 +95,7 @@ struct Chunk {
   }
 };
 
-// So many numbers from shared memory, 16 bytes at a time.
+// kCount numbers from shared memory, 16 bytes at a time.
 template <class T, int kCount>
 struct Numbers {
   T of[(kCount + 3) / 4 * 4];
@@ -111,8 +110,8 @@ struct Numbers {
   }
 };
 
-// f(i, numbers) of a chunk's edges one after the other, a lane's channel of kCount rows of each. Those of the
-// next edges are on their way: all are read without a condition, so that none waits where it is asked for.
+// Calls f(i, numbers) for a chunk's edges in order, with a lane's channel of kCount rows each. The next
+// edges' rows are loaded ahead: without conditions, so that no load waits where it is issued.
 template <int kCount, class K, class F>
 __device__ __forceinline__ void each_edge(const Chunk<K>& chunk, const typename K::T* y, int count,
                                           const F& f) {
@@ -137,7 +136,7 @@ __device__ __forceinline__ void each_edge(const Chunk<K>& chunk, const typename 
     }
 }
 
-// What a lane has: rows of m = 0 or of both signs, in one channel, and that of the first of them.
+// The part of a lane: rows of m = 0 or of both signs, in one channel, and the index of the first number.
 template <class K>
 struct OfLane {
   int part, group, first;
@@ -148,7 +147,7 @@ struct OfLane {
     part = channel / K::kLanes, group = K::group(part), is_middle = warp < K::kPieces;
     first = (is_middle ? 0 : K::L + 1) * K::kChannels + channel;
   }
-  // A number of a node's moments, or gradients, in a column of its matrix and so many rows on.
+  // The index of a node's moment, or gradient, in column d and `row` rows after the first.
   __device__ int64_t place(int64_t n, int d, int row) const {
     return (n * K::kColumns + d) * K::kNumbers + row * K::kChannels + first;
   }
@@ -226,14 +225,14 @@ __global__ void __launch_bounds__(K::kThreads, K::blocks(4))
   }
 }
 
-// The smallest power of two that is no less.
+// The smallest power of two that is not less.
 MDOPS_HD constexpr int power_of_two(int count) {
   int power = 1;
   while (power < count) power *= 2;
   return power;
 }
 
-// The sums over kLanes lanes side by side of kCount numbers each, written side by side.
+// Sums kCount numbers over kLanes adjacent lanes, and writes the sums side by side.
 template <int kCount, int kLanes, class T>
 __device__ __forceinline__ void write_sums(T* numbers, T* to) {
   constexpr int kAtOnce = power_of_two(kCount) < kLanes ? power_of_two(kCount) : kLanes;
@@ -246,14 +245,14 @@ __device__ __forceinline__ void write_sums(T* numbers, T* to) {
   }
 }
 
-// What the gradients by edges' matrices are summed up from, a part of the channels each.
+// The terms of the gradients by edges' matrices, one for each part of the channels.
 template <class K>
 struct Parts {
   using T = typename K::T;
   T of_middle[K::kParts][K::kChunk][K::kMiddle], of_signs[K::kParts][K::kChunk][2 * K::kSign];
   T sums[K::kChunk][K::kOfEdge];
 
-  // Of a chunk's edges, by all threads, a warp an edge.
+  // Sums them for a chunk's edges, by all threads; a warp has an edge.
   __device__ __forceinline__ void finish(const OrderMomentArgs<typename K::T>& args, const Chunk<K>& chunk,
                                          int count) {
     __syncthreads();
@@ -376,8 +375,8 @@ __global__ void __launch_bounds__(K::kThreads, K::blocks(3))
 
 constexpr int kThreads = 256;
 
-// Gradients of edges of no node, which no node's kernel writes; NaN of those that the lists of nodes leave
-// out. A warp an edge.
+// The gradients of edges without a node, which the nodes' kernel does not write: zero, or NaN if the nodes'
+// lists wrongly leave them out. A warp has an edge.
 template <class T>
 __global__ void __launch_bounds__(kThreads) left_out_kernel(const OrderMomentArgs<T> args) {
   const OrderMomentShape& shape = args.shape;
@@ -395,7 +394,7 @@ __global__ void __launch_bounds__(kThreads) left_out_kernel(const OrderMomentArg
   for (int64_t g = lane; g < shape.groups; g += kWarp) args.by_weight[e * shape.groups + g] = value;
 }
 
-// An edge's numbers in a column d, t_0, t_- and t_+.
+// An edge's numbers t_0, t_- and t_+ in column d.
 template <class T>
 struct OfColumn {
   T middle, negative = 0, positive = 0;
@@ -408,7 +407,7 @@ struct OfColumn {
   }
 };
 
-// One of a node's moments.
+// One moment of a node per thread.
 template <class T>
 __global__ void __launch_bounds__(kThreads) moment_kernel(const OrderMomentArgs<T> args) {
   const OrderMomentShape& shape = args.shape;
@@ -437,7 +436,7 @@ __global__ void __launch_bounds__(kThreads) moment_kernel(const OrderMomentArgs<
   args.moments[at] = sum;
 }
 
-// All gradients of an edge, by a thread.
+// All gradients of an edge per thread.
 template <class T>
 __global__ void __launch_bounds__(kThreads) gradient_kernel(const OrderMomentArgs<T> args) {
   const OrderMomentShape& shape = args.shape;
@@ -482,7 +481,7 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const OrderMomentArg
   }
 }
 
-// f<L, channels, groups>() of sizes that the compiler knows, if these are.
+// Calls f<L, channels, groups>() if there is a kernel for these sizes.
 template <class T, class F>
 bool with_known(const OrderMomentShape& shape, const F& f) {
   const auto with_degree = [&]<int channels, int groups>() {

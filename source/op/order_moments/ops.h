@@ -1,5 +1,5 @@
-// The ops on moments of rows in their frames. What a device does are overloads of `run_order_moments` on the
-// call of an op.
+// The ops on moments of rows in their frames. A device implements overloads of `run_order_moments` for its op
+// calls.
 #pragma once
 
 #include "common/bind.h"
@@ -36,7 +36,7 @@ struct OrderMomentOps {
     return moments;
   }
 
-  // By turn, y and weight.
+  // The gradients by turn, y and weight.
   static Outputs<3> order_moments_backward(Checked<Device>& in, OrderMomentArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.shape.nodes, a.shape.columns(), a.shape.numbers()});
     const int64_t edges = a.shape.edges, rows = a.shape.rows();

@@ -1,21 +1,21 @@
-// Moments of edges' rows, for a product by blocks of equal |m| that is taken once a node and not once an
+// Moments of edges' rows, for a linear layer by blocks of equal |m| that is applied once per node, not per
 // edge. An edge e has a matrix T into its frame, from degrees up to L to rows of m = 0, -1 and 1, and rows
-// y_0 (l' = 0 .. L), y_-, y_+ (l' = 1 .. L) of C channels in its frame (edge_frames.h, so2_layer.h). Its
-// weights w are those of equal groups of channels.
+// y_0 (l' = 0 .. L), y_-, y_+ (l' = 1 .. L) of C channels in its frame (edge_frames.h, so2_layer.h). It has
+// one weight w for each of equal groups of channels.
 // With t_m = T[row of (l, m), d] for a column d of degree l, and 0 for l < |m|:
 //
 //   A_0[n, d, l'] = sum_e w t_0 y_0[l']
 //   A_u[n, d, l'] = sum_e w (t_- y_-[l'] + t_+ y_+[l'])
 //   A_v[n, d, l'] = sum_e w (t_+ y_-[l'] - t_- y_+[l'])        over the edges e of node n
 //
-// So T^T z, for z_0 = y_0 W, z_- = y_- U - y_+ V, z_+ = y_- V + y_+ U, has the sums over edges
-// sum_l' A_0[l'] W[l', l] + A_u[l'] U[l', l] + A_v[l'] V[l', l] in the column d.
+// So for z_0 = y_0 W, z_- = y_- U - y_+ V, z_+ = y_- V + y_+ U, the sum of T^T z over edges is
+// sum_l' A_0[l'] W[l', l] + A_u[l'] U[l', l] + A_v[l'] V[l', l] in column d.
 //
 // Backward, for gradients G of A, with sums over d:
 //
 //   by y_0   w t_0 G_0    by y_-   w (t_- G_u + t_+ G_v)    by y_+   w (t_+ G_u - t_- G_v)
 //   by t_0   w y_0 G_0    by t_-   w (y_- G_u - y_+ G_v)    by t_+   w (y_+ G_u + y_- G_v)
-//   by w     the sum over its channels of t times what the gradients by t are without w
+//   by w     the sum over its channels of t times the gradients by t without w
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct OrderMomentShape {
   MDOPS_HD int64_t matrix() const { return rows() * columns(); }       // numbers of T
   MDOPS_HD int64_t middle() const { return (degree + 1) * channels; }  // numbers of m = 0
   MDOPS_HD int64_t side() const { return degree * channels; }          // of m = -1, and of m = 1
-  // Of the k-th number of an edge, or of a column of A.
+  // The group of the k-th number of an edge, or of a column of A.
   MDOPS_HD int64_t group(int64_t k) const { return k % channels / (channels / groups); }
 };
 
@@ -45,13 +45,13 @@ MDOPS_HD int64_t degree_of_column(int64_t d) {
   return degree;
 }
 
-// Which node each edge belongs to, and the edges of each.
+// The node of each edge, and the edges of each node.
 struct EdgesOfMoments {
   const int32_t *index, *order, *offsets;  // (E,), (E,) or null, (N + 1,)
   int64_t rows;                            // E
 };
 
-// Forward `moments` are the result; backward there is a `grad` by them, and the gradients are.
+// Forward, `moments` are the result; backward, `grad` is by them, and the results are the gradients.
 template <class T>
 struct OrderMomentArgs {
   OrderMomentShape shape;
