@@ -147,13 +147,13 @@ class DPA2Options(Options):
 
     @property
     def forms(self) -> list[LayerForm]:
-        """Of each layer."""
+        """The form of each layer."""
         o = self.repformer
         return [LayerForm(o, self.smooth, k + 1 == o.nlayers) for k in range(o.nlayers)]
 
     @property
     def sums(self) -> DPA1Options:
-        """Of the sums over neighbours."""
+        """The options of the sums over neighbours."""
         o = self.repinit
         return DPA1Options(
             rcut=o.rcut,
@@ -170,7 +170,7 @@ class DPA2Options(Options):
 
     @property
     def pair_sums(self) -> SeE3TebdOptions | None:
-        """Of the sums over pairs of neighbours."""
+        """The options of the sums over pairs of neighbours."""
         o = self.repinit
         if not o.use_three_body:
             return None
@@ -197,7 +197,7 @@ class DPA2Options(Options):
 
     @property
     def nodes_begin(self) -> int:
-        """How many numbers the sums give."""
+        """The width of the sums."""
         o = self.repinit
         return o.neuron[-1] * o.axis_neuron + (o.three_body_neuron[-1] if o.use_three_body else 0)
 
@@ -260,7 +260,7 @@ class DPA2Options(Options):
 
 
 _One = torch.Tensor
-_Rows = tuple[_One, _One, _One, _One, _One | float, _One]  # of edges, as `Edges` has them
+_Rows = tuple[_One, _One, _One, _One, _One | float, _One]  # of edges, as in `Edges`
 
 _SUMS_NODE = schema.Node(
     {
@@ -278,13 +278,13 @@ _SUMS_NODE = schema.Node(
 class DPA2(EdgesByLength, GraphDescriptor):
     """D_i = n_i after the last layer, and the type embedding of i beside it if `concat_output_tebd`.
 
-    n_i begin as f(W [sums] + V t_i): the sums over neighbours of dpa1 without attention, and those over pairs of them
-    of se_e3_tebd; W where they are not as wide as n_i, and V, on the type embedding, if `add_tebd_to_repinit_out`. e_ij
-    begin as f of a product with the first number of the row of the environment matrix, the vectors as its x, y and z;
-    or, with `direct_dist`, with the distance, and the vector to the neighbour, over the cutoff.
+    n_i begin as f(W [sums] + V t_i), with the sums over neighbours of dpa1 without attention, and those over pairs of
+    se_e3_tebd. W is there if the sums are not as wide as n_i; V, on the type embedding, if `add_tebd_to_repinit_out`.
+    e_ij begin as f of a product of the first number in the row of the environment matrix, the vectors as its x, y and
+    z; or, with `direct_dist`, of the distance, with the vector to the neighbour, both over the cutoff.
 
     Attributes:
-        repinit: of the sums over neighbours. three_body: of those over pairs; None: there are none.
+        repinit: the sums over neighbours. three_body: those over pairs; None: there are none.
         mean, std, excluded: as of `EnvironmentDescriptor`, of the layers' edges.
         type_embedding: (ntypes, tebd_dim).
         edge_embedding: the first product of edges.
@@ -412,7 +412,7 @@ class DPA2(EdgesByLength, GraphDescriptor):
 
     @property
     def _distance(self) -> float:
-        """From where other atoms change an atom's numbers, A."""
+        """The distance up to which other atoms change an atom's features, A."""
         o = self.options.repformer
         return self.cutoff + o.rcut * o.nlayers * o.passes_messages
 
@@ -434,7 +434,7 @@ class DPA2(EdgesByLength, GraphDescriptor):
         graph = self._graph(near)
         is_plain = o.smooth and not layers.direct_dist
         once = is_plain and near.first_derivative_only
-        # Trainings on a GPU have captured graphs of operations.
+        # Training on a GPU captures graphs of operations.
         by_op = once or (is_plain and not near.displacements.is_cuda)
         rows = self._rows_by_op(graph, near) if by_op else self._rows(graph, near)
         sums = self._sums(near)
@@ -459,7 +459,7 @@ class DPA2(EdgesByLength, GraphDescriptor):
         return StepsOnce(basis, tuple(layer.constants(product) for layer, product in given))
 
     def _steps(self, near: Neighborhood) -> StepsOnce | None:
-        """What evaluators say that simulations take; None: the layers as they are."""
+        """The steps that an evaluator set for simulations; None: the usual layers."""
         way = way_of(self)
         if way is None or not near.first_derivative_only or not is_by_pytorch():
             return None
@@ -467,8 +467,8 @@ class DPA2(EdgesByLength, GraphDescriptor):
         return found
 
     def _by_layers(self, near: Neighborhood, exchange: Exchange | None) -> Features:
-        """As one function of what nodes begin with and of the pair vectors where nobody has to stop between layers, for
-        their exchange or for memory: of some hundred atoms autograd takes as long as many operations."""
+        """Runs all layers as one function of the first nodes and the pair vectors, unless exchange or memory require a
+        stop between layers. For some hundred atoms, autograd costs as much as many operations."""
         alone = exchange is None and not self.options.repformer.update_g1_has_attn
         steps = self._steps(near) if alone else None
         if steps is None or len(near.types) >= MANY_ATOMS:
@@ -488,21 +488,21 @@ class DPA2(EdgesByLength, GraphDescriptor):
         return neighbor_graph_of(near, layers.rcut, sel=layers.nsel, excluded=excluded)
 
     def _report(self, near: Neighborhood, graph: NeighborGraph) -> None:
-        """Puts together what the ops of all parts have said of the neighbours, where they have."""
+        """Combines what the parts' ops report on the neighbours, if they do."""
         told = [near.reports.get(part) for part in self.inner]
         if near.cutoff == self.cutoff and told[0] is not None and told[-1] is not None:
             within = (told[0].within[0], graph.within[:, :1], *(part.within[0] for part in told[1:] if part))
             near.reports[self] = NeighborReport(within, told[0].nearest)
 
     def _rows_by_op(self, graph: NeighborGraph, near: Neighborhood) -> _Rows:
-        """As `_rows`, where all is smooth."""
+        """`_rows`, if all is smooth."""
         tensors, numbers = self._environment(graph, near)
         rows = edge_environment(near.displacements, *tensors, **numbers)
         return rows.lengths, rows.vectors, rows.weight, rows.means, self._of_sums, rows.turning
 
     @property
     def _of_sums(self) -> float:
-        """`Edges.of_sums` where all is smooth."""
+        """`Edges.of_sums`, if all is smooth."""
         layers = self.options.repformer
         return float(layers.nsel) ** (-0.5 if layers.use_sqrt_nnei else -1.0)
 
@@ -520,9 +520,9 @@ class DPA2(EdgesByLength, GraphDescriptor):
         }
 
     def _rows(self, graph: NeighborGraph, near: Neighborhood) -> _Rows:
-        """What edges begin with and are weighed with, as `Edges` has it."""
+        """The edges' first inputs and weights, as in `Edges`."""
         o, layers = self.options, self.options.repformer
-        # Behind the last edge stand finite numbers, of which no sum takes any.
+        # Rows behind the last edge get finite numbers; no sum reads them.
         present = (graph.i >= 0)[:, None]
         kinds = near.centers[graph.i.long().clamp(min=0)]
         vectors = graph.vectors(near.displacements)
@@ -549,7 +549,7 @@ class DPA2(EdgesByLength, GraphDescriptor):
         return lengths, turning, w, w * of_means, of_sums, turning * axis_weight(w, of_sums)
 
     def _sums(self, near: Neighborhood) -> torch.Tensor:
-        """(N, g1_dim), what nodes begin with, before the function."""
+        """(N, g1_dim), the first nodes before the activation function."""
         parts = [self.repinit(near).values]
         if self.three_body is not None:
             spec = self.three_body.spec
@@ -577,7 +577,7 @@ class DPA2(EdgesByLength, GraphDescriptor):
         return Features(self._with_types(nodes, graph.types), axes)
 
     def _with_types(self, nodes: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        """What the descriptor gives beside vectors, of atoms of types (N,)."""
+        """The descriptor's features without vectors, for atoms of types (N,)."""
         if not self.options.concat_output_tebd:
             return nodes
         return torch.cat([nodes, F.embedding(types, self.type_embedding())], 1)
@@ -810,12 +810,12 @@ class DPA2(EdgesByLength, GraphDescriptor):
 
 
 def cutoff_node(options: Any) -> Tree:
-    """What a node says once more of the cutoff; DeePMD-kit writes the same whatever the protection."""
+    """The cutoff's options that a node repeats; DeePMD-kit writes them for any protection."""
     return environment_node({"rcut": options.rcut, "rcut_smth": options.rcut_smth, "env_protection": 0.0})
 
 
 def _check_sums(inner: Tree, options: DPA1Options | SeE3TebdOptions, ntypes: int, place: str) -> None:
-    """Raises ModelFileError for nets and statistics that are not as the options say."""
+    """Raises ModelFileError for nets and statistics that do not match the options."""
     places = sum(options.sel)  # type: ignore[arg-type]
     check_statistics(inner["@variables"], (ntypes, places, 4), place)
     for name in ("embeddings", "embeddings_strip"):
@@ -825,7 +825,7 @@ def _check_sums(inner: Tree, options: DPA1Options | SeE3TebdOptions, ntypes: int
 
 
 def _check_layer(layer: Tree, form: LayerForm, ntypes: int, place: str) -> None:
-    """Raises ModelFileError for a layer that is not as the descriptor's options say."""
+    """Raises ModelFileError for a layer that does not match the descriptor's options."""
     for name, value in form.said(ntypes).items():
         require_same(layer[name], value, f"{place}.{name}")
     for holder, node in form.holders.items():

@@ -49,7 +49,7 @@ from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_pre
 from mdops.system import CHARGES, MULTIPLICITIES, System
 from mdops.tracing import is_exported
 
-# DeePMD-kit's, which keep angles differentiable.
+# As in DeePMD-kit; they keep angles differentiable.
 _LENGTH_ADDED, _COSINE_FACTOR = 1e-6, 1 - 1e-6
 _DIRECTION_SCALE = math.sqrt(_COSINE_FACTOR / math.sqrt(math.pi))
 CONDITIONS = {"chg_embedding": CHARGES, "spin_embedding": MULTIPLICITIES}
@@ -111,7 +111,7 @@ _VARIABLE_NODE = schema.Node(
 
 
 def _padded(rows: torch.Tensor, width: int) -> torch.Tensor:
-    """Rows with zeros behind their numbers; the same where there are so many."""
+    """Rows padded with zeros to this width, unless they have it already."""
     return F.pad(rows, (0, width - rows.shape[1])) if rows.shape[1] < width else rows
 
 
@@ -119,8 +119,8 @@ def _padded(rows: torch.Tensor, width: int) -> torch.Tensor:
 class DPA3(GraphDescriptor):
     """D_i = n_i after the last layer, and the type embedding of i beside it if `concat_output_tebd`.
 
-    n_i begin as f(type embedding), e_ij as a product with the distance, or f(product with the first number of the row
-    of the environment matrix), a_ijk as a product with the cosine of the angle.
+    n_i begin as f(type embedding), e_ij as a product of the distance, or f(product of the first number in the row of
+    the environment matrix), a_ijk as a product of the angle's cosine.
 
     Attributes:
         mean, std, excluded: as of `EnvironmentDescriptor`.
@@ -220,7 +220,7 @@ class DPA3(GraphDescriptor):
             excluded=self.excluded if self.options.exclude_types else None,
         )
         assert graph.angles is not None
-        # Behind the last edge stand finite numbers, of which no sum takes any.
+        # Rows behind the last edge get finite numbers; no sum reads them.
         centers, present = graph.i.long().clamp(min=0), (graph.i >= 0)[:, None]
         vectors = graph.vectors(near.displacements)
         r = torch.where(present, vectors, 1.0).norm(dim=1, keepdim=True)
@@ -232,7 +232,7 @@ class DPA3(GraphDescriptor):
         frame = vectors * (inverse * w) ** 2 / self.std[kinds, 1:]
         inner = graph.angle_edges(None if near.graph_room is None else near.graph_room[2])
         angle_switch = torch.where(present, switch(r, o.a_rcut_smth, o.a_rcut, o.use_exp_switch), 0.0)
-        # Scaled as angles begin with them and sums over angles take them: there are fewer edges.
+        # Scaled for cosines and for sums over angles: there are fewer edges than angles.
         vectors, angle_switch = (
             vectors * (_DIRECTION_SCALE / (r + _LENGTH_ADDED)),
             angle_switch * o.angle_scale**-0.25,
@@ -254,8 +254,8 @@ class DPA3(GraphDescriptor):
         return Edges(graph, near.centers, *made, *ways)
 
     def _wide(self, device: torch.device) -> RepflowOptions | None:
-        """The options of layers some of whose messages a GPU has kernels by tensor cores for, of edges and angles as
-        they are or with zeros behind them; None: it has none."""
+        """The options of layers for which a GPU has tensor-core kernels of some messages, with edges and angles padded
+        with zeros if need be; None: it has none."""
         found = self.options.repflow.wide(TENSOR_WIDTHS)
         taken = self._is_silu and any(has_tensor_cores(device, *of) for of in found.rows_of_messages)
         return found if taken else None
@@ -301,12 +301,12 @@ class DPA3(GraphDescriptor):
         return layer_output(z, None, self.options.activation_function)
 
     def _embedded(self, graph: Edges) -> torch.Tensor:
-        """(N, n_dim), of the types, and of charge and multiplicity."""
+        """(N, n_dim), from types, charge and multiplicity."""
         found = F.embedding(graph.types, self.type_embedding())
         return found if graph.condition is None else found + graph.condition
 
     def _condition(self, system: System) -> torch.Tensor:
-        """(N, n_dim) or (1, n_dim), of each atom's charge and multiplicity, which are those of its system."""
+        """(N, n_dim) or (1, n_dim), from the charge and multiplicity of each atom's system."""
         assert self.charge_embedding and self.spin_embedding and self.charge_spin
         tables = self.charge_embedding(), self.spin_embedding()
         found = self._f(self.charge_spin(charge_spin_rows(*tables, system, self.options.default_chg_spin)))
@@ -473,7 +473,7 @@ class DPA3(GraphDescriptor):
 
 
 def cutoff_node(options: RepflowOptions) -> Tree:
-    """What a node says once more of the cutoff; DeePMD-kit writes the same whatever the switch and the protection."""
+    """The cutoff's options that a node repeats; DeePMD-kit writes them for any switch and protection."""
     cutoffs = {"rcut": options.e_rcut, "rcut_smth": options.e_rcut_smth}
     return {**cutoffs, "protection": 0.0, "use_exp_switch": False}
 
@@ -483,7 +483,7 @@ def _names(known: range) -> list[str]:
 
 
 def _check_layer(layer: Tree, options: DPA3Options, ntypes: int, place: str) -> None:
-    """Raises ModelFileError for a layer that is not as the descriptor's options say."""
+    """Raises ModelFileError for a layer that does not match the descriptor's options."""
     repflow = options.repflow
     wanted = RepflowLayer.said(repflow, options.activation_function, ntypes)
     for name, value in wanted.items():

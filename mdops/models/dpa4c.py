@@ -33,11 +33,11 @@ from mdops.tracing import is_exported
 CHANNELS, DEGREES = (8, 16, 32, 64, 128), (2, 3, 4)
 BASES = ("bessel", "gaussian")
 _EXPONENT, _PAIR_SCALE, _FLOOR = 5, 0.1, 0.25
-_SMALLEST = 1e-12  # deviation of a divisor that still is one
-# Of a run of atoms in simulations: such that its rows stay in a CPU's cache; and numbers of its largest tensor on a
-# GPU.
+_SMALLEST = 1e-12  # the least deviation to divide by
+# The size of a run of atoms in simulations: its rows stay in a CPU's cache; on a GPU, the numbers of its largest
+# tensor.
 _ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 7 * 2**25
-_SLOTS_IN_CACHE, _SLOTS_ON_GPU = 2**15, 2**28  # by splines, which make less of each
+_SLOTS_IN_CACHE, _SLOTS_ON_GPU = 2**15, 2**28  # by splines, which need less memory per slot
 _SPIN = "the section `spin` of the model says which types have moments"
 _CHARGE = "an embedding of charge and multiplicity is not supported for dpa4c"
 
@@ -80,33 +80,33 @@ class DPA4COptions(Options):
 
     @property
     def moment_channels(self) -> int:
-        """C_2 with magnetic moments, of the functions of the distance that these are summed with; 0 without."""
+        """C_2, the channels of the radial functions of magnetic moments; 0 without moments."""
         return 0 if self.use_spin is None else degree_channels(self.channels, self.lmax)[2]
 
     @property
     def hidden(self) -> int:
-        """H, behind the gate of the radial net."""
+        """H, the width after the radial net's gate."""
         return hidden_width(self.channels)
 
     @property
     def radial_widths(self) -> list[int]:
-        """Of the radial net."""
+        """The widths of the radial net."""
         return [self.n_radial, self.hidden, self.channels]
 
     @property
     def pair_widths(self) -> list[int]:
-        """Of the net of pairs of types."""
+        """The widths of the net of pairs of types."""
         inputs = 2 * self.channels
         outputs = self.channels * (2 + self.radial_modes) + 2 * self.moment_channels
         return [inputs, hidden_width(inputs), outputs]
 
 
 class PairTables(NamedTuple):
-    """What a pair of types makes of the radial functions: rows a * ntypes + b of centres a and neighbours b.
+    """How a pair of types changes the radial functions: rows a * ntypes + b for centres a and neighbours b.
 
     Attributes:
         scale, shift: (ntypes^2, channels); mixing: (ntypes^2, channels * radial_modes), the mode fastest.
-        moments: of magnetic moments; None without.
+        moments: the same for magnetic moments; None without.
     """
 
     scale: torch.Tensor
@@ -120,8 +120,8 @@ class Moments(NamedTuple):
 
     Attributes:
         degrees: (N, 2 l + 1, C_l) for l = 0 to lmax, divided.
-        divisors: (N, 2), by which: the first those of degree 0.
-        magnetic: (N, 13, C_2), of magnetic moments, divided as degrees above 0; None without.
+        divisors: (N, 2), first that of degree 0.
+        magnetic: (N, 13, C_2), of magnetic moments, divided like degrees above 0; None without.
     """
 
     degrees: list[torch.Tensor]
@@ -132,7 +132,7 @@ class Moments(NamedTuple):
     def of_sums(
         cls, sums: Sequence[torch.Tensor], masses: torch.Tensor, magnetic: torch.Tensor | None = None
     ) -> "Moments":
-        """Of sums as `degrees`, of chi^2 and chi^4, (N, 2), and as `magnetic`."""
+        """Divides sums like `degrees` and `magnetic`; masses: (N, 2), sums of chi^2 and chi^4."""
         divisors = (masses + _FLOOR).sqrt()
         of_degree = divisors[:, :1, None], divisors[:, 1:, None]
         degrees = [x / of_degree[degree > 0] for degree, x in enumerate(sums)]
@@ -140,9 +140,9 @@ class Moments(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What files have of a descriptor: constants of the data, E with a row of zeros behind it, the functions of the
-    distance, W_0 and W_1 of the radial net and of the net of pairs, the product for q, those of the invariants, and
-    the arrays of `SpinInvariants` with magnetic moments."""
+    """The arrays of a descriptor in files: constants of the data, E and a row of zeros, the radial basis, W_0 and W_1
+    of the radial net and of the net of pairs, the product for q, those of the invariants, and with magnetic moments the
+    arrays of `SpinInvariants`."""
 
     mean: np.ndarray
     stddev: np.ndarray
@@ -157,13 +157,13 @@ class Weights(NamedTuple):
 
 
 def envelope(r: torch.Tensor, cutoff: float) -> torch.Tensor:
-    """chi of distances in A: 1 at 0 and 0 at the cutoff, where three derivatives are zero, too."""
+    """chi of distances in A: 1 at 0 and 0 at the cutoff, with three derivatives of zero there."""
     x = r / cutoff
     return (1 - x).clamp(min=0.0) ** 4 * (1 + x * (4 + x * (10 + x * (20 + x * 35))))
 
 
 _VARIABLES = {"mean": True, "stddev": True}
-# Those of `SpinInvariants` in files: of the part, and of the net of pairs. The first three have a row for padding.
+# The arrays of `SpinInvariants` in files, and of its net of pairs. The first three have a row for padding.
 _OF_SPIN = {
     "reference": "spin_reference",
     "vector_weight": "adam_spin_vector_weight",
@@ -184,18 +184,18 @@ class DPA4C(SumsBySplines, Descriptor):
     chi (`envelope`), harmonics B_l with B_l . B_l = 1, g and q the radial net's outputs. The leading C_l channels of F
     belong to degree l. Source: DeePMD-kit 3.2.0, "DPA4C".
 
-    With magnetic moments their invariants (`SpinInvariants`) stand behind those of X. Their sums, divided as X_1, have
-    the functions chi^2 (gamma'_ab g(r) + beta'_ab) of the first C_2 channels of g. A gate multiplies these invariants
-    after the statistics.
+    With magnetic moments, their invariants (`SpinInvariants`) follow those of X. Their sums, divided like X_1, have the
+    radial functions chi^2 (gamma'_ab g(r) + beta'_ab) of the first C_2 channels of g. A gate multiplies these
+    invariants after the statistics.
 
     Attributes:
         mean, stddev: (width,), constants of the training's data.
         excluded: (ntypes, ntypes) bool, `exclude_types`.
-        type_embedding: E (ntypes, channels); frequencies: (n_radial,), of the bessel functions, 1/A, or the gaussians'
-            centres, A.
+        type_embedding: E (ntypes, channels); frequencies: (n_radial,), of the Bessel functions, 1/A, or the
+            Gaussians' centres, A.
         radial, modes, pairs, invariants: the radial net, the product for q (None without modes), the net of pairs of
-            types, and what is made of the sums.
-        spin: what is made of magnetic moments; None without.
+            types, and the invariants of the sums.
+        spin: the invariants of magnetic moments; None without.
     """
 
     Options = DPA4COptions
@@ -298,7 +298,7 @@ class DPA4C(SumsBySplines, Descriptor):
             self.register_buffer(name, value)
         ntypes = len(self.type_map)
         self.register_buffer("excluded", pair_matrix(options.exclude_types, ntypes))
-        # Rows of the environment matrix as they are, for `harmonic_rows`.
+        # Unscaled rows of the environment matrix, for `harmonic_rows`.
         plain = torch.zeros(ntypes, dtype=frequencies.dtype), torch.ones(ntypes, 2, dtype=frequencies.dtype)
         for name, value in zip(("no_mean", "no_std"), plain, strict=True):
             self.register_buffer(name, value, persistent=False)
@@ -313,7 +313,7 @@ class DPA4C(SumsBySplines, Descriptor):
 
     @property
     def measured(self) -> int:
-        """How many of the numbers have statistics."""
+        """How many of the features have statistics."""
         return self.invariants.width + (0 if self.spin is None else self.spin.width) + 2
 
     @property
@@ -322,17 +322,17 @@ class DPA4C(SumsBySplines, Descriptor):
 
     @property
     def captures(self) -> bool:
-        return self.spin is None  # a step that is run again has no place for other moments
+        return self.spin is None  # a captured step cannot take new moments
 
     @property
     def why_no_splines(self) -> str | None:
-        """Why splines cannot stand for the radial nets, if they cannot."""
+        """Why splines cannot replace the radial nets; None: they can."""
         return None if self.spin is None else "there are no splines of sums with magnetic moments"
 
     is_local = True
 
     def atoms_at_once(self, near: Neighborhood) -> int | None:
-        if is_exported() or self.spin is not None:  # whose gradients are of all atoms' moments
+        if is_exported() or self.spin is not None:  # its gradients are by all atoms' moments
             return None
         on_cpu, slots = near.displacements.device.type == "cpu", max(1, near.neighbors.shape[1])
         if way_of(self) is not None:
@@ -344,7 +344,7 @@ class DPA4C(SumsBySplines, Descriptor):
         return self.scaled(self.raw(near)) if given is None else Features(given.make(near))
 
     def scaled(self, raw: torch.Tensor) -> Features:
-        """The features of what `described` gives."""
+        """The features, from the results of `described`."""
         found = (raw - self.mean) / self.stddev
         if self.spin is not None:
             widths = [self.invariants.width, self.spin.width, 2 + self.options.channels]
@@ -353,7 +353,7 @@ class DPA4C(SumsBySplines, Descriptor):
         return Features(found)
 
     def raw(self, near: Neighborhood) -> torch.Tensor:
-        """(N, width), before the statistics."""
+        """(N, width), before the statistics are applied."""
         tables = self.pair_tables()
         atoms, slots = near.neighbors.shape
         spins = None if self.spin is None else self.spin.moments(near.system.spins, near.centers)
@@ -362,21 +362,21 @@ class DPA4C(SumsBySplines, Descriptor):
             sums = self.moments(near.of_atoms(run), tables, spins)
             return self.described(sums, near.centers[run], None if spins is None else spins[run])
 
-        if near.first_derivative_only:  # the evaluator has cut it into runs
+        if near.first_derivative_only:  # the evaluator has split it into runs
             return of_atoms(slice(None))
         return in_chunks(of_atoms, atoms, slots * 2 * self.options.hidden)
 
     def described(
         self, moments: Moments, centers: torch.Tensor, spins: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """(N, width), of the sums, the types of the atoms (N,) and their magnetic moments (N, 3)."""
+        """(N, width), from the sums, the atoms' types (N,) and their magnetic moments (N, 3)."""
         found = [self.invariants(moments.degrees)]
         if self.spin is not None:
             found.append(self.spin(moments.magnetic, spins, centers, moments.degrees[2]))
         return torch.cat([*found, moments.divisors, table_rows(self.type_embedding, centers)], dim=1)
 
     def moments(self, near: Neighborhood, tables: PairTables, spins: torch.Tensor | None = None) -> Moments:
-        """The sums, with the magnetic moments (N, 3) of all atoms that `near` has indices of."""
+        """The sums; spins: (N, 3), of all atoms to which indices of `near` refer."""
         absent = self.excluded if near.absent_pairs is None else self.excluded | near.absent_pairs
         listed = near.counts, near.types
         pairs = near.displacements.detach()
@@ -384,7 +384,7 @@ class DPA4C(SumsBySplines, Descriptor):
         atoms, slots = near.neighbors.shape
         room = atoms * slots if near.max_pairs is None else torch.sym_min(atoms * slots, near.max_pairs)
         count = rows_in(found.offsets, room)
-        # Twice the cutoff, so that the switch is 1 where there are neighbours.
+        # Twice the cutoff, so that the switch is 1 for all neighbours.
         rows = harmonic_rows(
             near.displacements,
             found.slots,
@@ -418,7 +418,7 @@ class DPA4C(SumsBySplines, Descriptor):
         return Moments.of_sums(sums, masses, row_moments(lines, weights, found.offsets))
 
     def radial_functions(self, r: torch.Tensor) -> torch.Tensor:
-        """g and, behind it, q (R, channels + radial_modes), of distances (R, 1)."""
+        """g, followed by q, (R, channels + radial_modes), for distances (R, 1)."""
         f = self.frequencies
         if self.options.basis_type == "bessel":
             basis = torch.sin(r * f) / r
@@ -430,7 +430,7 @@ class DPA4C(SumsBySplines, Descriptor):
         return linear(hidden, weight, None)
 
     def amplitude(self, found: torch.Tensor, kinds: torch.Tensor, tables: PairTables) -> torch.Tensor:
-        """F (R, channels), of `radial_functions` and pairs of types (R,)."""
+        """F (R, channels), from `radial_functions` and pairs of types (R,)."""
         channels, modes = self.options.channels, self.options.radial_modes
         f = torch.addcmul(
             table_rows(tables.shift, kinds), table_rows(tables.scale, kinds), found[:, :channels]
@@ -441,7 +441,7 @@ class DPA4C(SumsBySplines, Descriptor):
         return f
 
     def amplitudes(self, r: torch.Tensor, centers: torch.Tensor, neighbors: torch.Tensor) -> torch.Tensor:
-        """F (a, b, P, channels), at distances (P,) in A, of centres and neighbours of these types, (a,) and (b,)."""
+        """F (a, b, P, channels), at distances (P,) in A, for centres and neighbours of these types, (a,) and (b,)."""
         tables, found, channels = self.pair_tables(), self.radial_functions(r[:, None]), self.options.channels
         kinds = centers[:, None] * self.ntypes + neighbors
         scale, shift, mixing = (table[kinds].unsqueeze(2) for table in tables[:3])
@@ -451,7 +451,7 @@ class DPA4C(SumsBySplines, Descriptor):
         return f
 
     def pair_tables(self) -> PairTables:
-        """Of all pairs of types."""
+        """The tables of all pairs of types."""
         e, n, channels = self.type_embedding, self.ntypes, self.options.channels
         centers, neighbors = e.repeat_interleave(n, 0), e.repeat(n, 1)
         own = self.options.moment_channels
@@ -463,10 +463,10 @@ class DPA4C(SumsBySplines, Descriptor):
 
     @torch.no_grad()
     def learn_statistics(self, frames: Iterable[Neighborhood], absent: Sequence[Sequence[int]]) -> None:
-        """mean and stddev of the data, with which all numbers have the size of the type embedding's: their root mean
-        square, and of the divisors, which are not around zero, mean and deviation.
+        """Sets mean and stddev from data, so that all features have the scale of the type embedding: by their root mean
+        square, or for the divisors, which are not around zero, by mean and deviation.
 
-        Raises DataError for numbers that are zero everywhere, and for divisors that do not vary.
+        Raises DataError for features that are zero everywhere, and for divisors that do not vary.
         """
         if self.spin is not None:
             frames = list(frames)
@@ -475,10 +475,10 @@ class DPA4C(SumsBySplines, Descriptor):
         count, zero = 0, torch.zeros(self.measured, dtype=torch.float64)
         total = squares = present = zero
         first = self.invariants.width
-        own = slice(first, self.measured - 2)  # of magnetic moments: of the atoms that feel some
+        own = slice(first, self.measured - 2)  # of magnetic moments: only atoms with some nearby count
         for near in frames:
             values = exact.raw(near.without(mask))[:, : self.measured]
-            if exact.spin is not None:  # as DeePMD-kit: where the gate is closed deviations stay 1
+            if exact.spin is not None:  # as in DeePMD-kit: with a closed gate deviations stay 1
                 values[:, own] *= exact.spin.gate
             count, total, squares, present = (
                 count + len(values),
@@ -508,7 +508,7 @@ class DPA4C(SumsBySplines, Descriptor):
         self.stddev.copy_(torch.cat([scale / size, types + 1]))
 
     def _learn_reference(self, frames: Sequence[Neighborhood]) -> None:
-        """Of each type the root mean square of the moments; 1 of types without."""
+        """Learns each type's root mean square of moments; 1 for types without."""
         assert self.spin is not None
         zero = torch.zeros(self.ntypes, dtype=torch.float64)
         count, squares = zero, zero
@@ -521,7 +521,7 @@ class DPA4C(SumsBySplines, Descriptor):
         self.spin.reference.copy_(torch.where(mean > _SMALLEST, mean.sqrt(), 1.0))
 
     def double_copy(self) -> "DPA4C":
-        """A copy in float64, as it is before statistics."""
+        """A copy in float64, to compute statistics."""
         return DPA4C.from_tree(self.to_tree(), self.type_map, torch.float64)
 
     @classmethod
@@ -553,7 +553,7 @@ class DPA4C(SumsBySplines, Descriptor):
     def of_weights(
         cls, options: DPA4COptions, type_map: Sequence[str], weights: Weights, dtype: torch.dtype
     ) -> "DPA4C":
-        """With the arrays of a file."""
+        """The descriptor with the arrays of a file."""
 
         def own(value: np.ndarray | None) -> Any:
             return None if value is None else tensor(value, dtype)
@@ -627,7 +627,7 @@ class DPA4C(SumsBySplines, Descriptor):
         }
 
     def _spin_nodes(self, precision: str) -> tuple[Tree | None, Tree]:
-        """The node of magnetic moments, None without, and what the net of pairs has for them."""
+        """The node of magnetic moments (None without), and their part of the net of pairs' node."""
         o, spin = self.options, self.spin
         if spin is None:
             return None, {}
@@ -789,7 +789,7 @@ _WITHOUT: Tree = {
 
 
 def spin_weights(get: Callable[[str], np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of `SpinInvariants`, which `get` gives by their names in files."""
+    """The arrays of `SpinInvariants`; `get` returns one by its name in files."""
     return {name: get(word) for name, word in (_OF_SPIN | _OF_PAIRS).items()}
 
 
@@ -845,7 +845,7 @@ def _orthonormal(
 
 
 def _product_node(weight: torch.Tensor, adds: bool, options: DPA4COptions) -> Tree:
-    """The node of a layer that is a product, and adds its input or not."""
+    """The node of a linear layer, with or without a residual."""
     precision = saved_precision(options.precision)
     return {
         "@class": "Layer",
@@ -861,7 +861,7 @@ def _product_node(weight: torch.Tensor, adds: bool, options: DPA4COptions) -> Tr
 
 
 def _check_product(layer: Tree, inputs: int, outputs: int, adds: bool, place: str) -> None:
-    """Raises ModelFileError unless the layer is a product of that shape, and adds its input or not."""
+    """Raises ModelFileError unless the layer is a product of that shape, with or without a residual."""
     check_layer(layer, inputs, outputs, place)
     require_same((layer["bias"], layer["use_timestep"]), (False, False), f"(bias, use_timestep) of {place}")
     if layer["resnet"] != adds and outputs in (inputs, 2 * inputs):

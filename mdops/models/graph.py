@@ -24,12 +24,12 @@ from mdops.tracing import is_exported
 RESIDUAL = "res_residual"  # the update style with trained weights
 UPDATE_STYLES = (RESIDUAL, "res_avg", "res_incr")  # DeePMD-kit's
 
-# What a layer that goes in runs keeps for the gradient, and what it needs while it runs there and back, in memories of
-# the numbers of edges and angles.
+# The memory that a layer in runs saves for the gradient, and that which a run needs forward and backward, over that of
+# the features of edges and angles.
 _KEPT, _RUNNING = 2, 8
-# What may be kept of all layers, and what a run of atoms may need, as shares of the device's memory.
+# Shares of the device's memory: for what all layers save, and for what a run of atoms needs.
 _SHARE, _SHARE_OF_RUN = 0.5, 1 / 16
-# Fewer atoms fill no memory, so that nothing is counted for them.
+# With fewer atoms memory is not counted, as they do not fill it.
 MANY_ATOMS = 1000
 
 
@@ -40,7 +40,7 @@ def new_residuals(
     precision: str,
     dtype: torch.dtype,
 ) -> dict[str, list[torch.Tensor]]:
-    """The trained weights of messages that a layer begins with; of each name so many, of a width."""
+    """The initial trained weights of a layer's messages; `shapes`: their number and width by name."""
 
     def residual(width: int) -> torch.Tensor:
         value = np.full(width, options.update_residual)
@@ -61,7 +61,7 @@ def neighbor_graph_of(
     excluded: torch.Tensor | None = None,
 ) -> NeighborGraph:
     """The edges of `near` within a cutoff, and the angles between edges within a second one; the nodes are its atoms.
-    Without `near.graph_room` it waits for the device. Of some atoms alone (`near.nodes`) neighbours are nodes of all.
+    Without `near.graph_room` it waits for the device. With `near.nodes`, neighbours are indices of all atoms.
 
     Args:
         cutoff, angle_cutoff: A; without the second there are no angles.
@@ -87,17 +87,17 @@ def neighbor_graph_of(
 
 
 class GraphDescriptor(Descriptor):
-    """Base of descriptors that pass messages: numbers of nodes (atoms) go through layers, each of which looks at the
+    """Base of descriptors that pass messages: features of nodes (atoms) go through layers, each of which reads the
     nodes of the neighbours.
 
-    Nodes alone cross atoms. What a layer knows of edges and angles belongs to the atom in their centre. So a driver may
-    stop between two layers: to exchange the nodes of atoms that other processes have, to forget what a layer kept and
-    compute it again for the gradient, or to take a layer's atoms in runs.
+    Atoms share only nodes. Features of edges and angles belong to the atom in their centre. So a driver may stop
+    between two layers: to exchange the nodes of other processes' atoms, to drop what a layer saved and recompute it for
+    the gradient, or to take a layer's atoms in runs.
 
     Attributes:
         layers: each takes `nodes` (N, W), `local` and the graph, and gives the new `nodes` and `local`.
-        goes_in_runs: whether a layer also takes, after these three, the nodes of the atoms of its graph, where that is
-            of some of the atoms alone: of a run, or of all but ghosts.
+        goes_in_runs: whether a layer takes a fourth argument: the nodes of the graph's atoms, if these are only some of
+            the atoms: a run, or all but ghosts.
     """
 
     layers: nn.ModuleList
@@ -116,31 +116,31 @@ class GraphDescriptor(Descriptor):
 
     @abstractmethod
     def graph(self, near: Neighborhood) -> Any:
-        """What all layers look at and none changes: edges (`neighbor_graph_of`), and what the kind has of each."""
+        """What all layers read and none changes: edges (`neighbor_graph_of`), and their data for this kind."""
 
     @abstractmethod
     def start(self, graph: Any) -> tuple[torch.Tensor, Any]:
-        """The first nodes (N, W), and the first numbers of edges and angles: tensors in a tuple, or None."""
+        """The first nodes (N, W), and the first features of edges and angles: tensors in a tuple, or None."""
 
     @abstractmethod
     def finish(self, nodes: torch.Tensor, local: Any, graph: Any) -> Features:
-        """The numbers of each atom, of what the last layer gave."""
+        """The features of each atom, from the last layer's results."""
 
     def _fills_memory(self, kept: int, device: torch.device) -> bool:
-        """Whether all layers may not fit into the device's memory, if each keeps so many bytes for the gradient."""
+        """Whether all layers may exceed the device's memory, if each saves `kept` bytes for the gradient."""
         return len(self.layers) * kept > _SHARE * device_memory(device)
 
     def _atoms_at_once(self, of_local: int, nodes: torch.Tensor) -> int:
-        """Of how many atoms a layer takes edges and angles together; those of all have so many bytes."""
+        """How many atoms' edges and angles a run takes; `of_local`: the bytes of all edges and angles."""
         room = _SHARE_OF_RUN * device_memory(nodes.device)
         return max(1, int(len(nodes) * room / (_RUNNING * of_local)))
 
     def keeps_to_memory(self, graph: Any) -> bool:
-        """Whether the layers themselves forget what does not fit into memory, and make it again."""
+        """Whether the layers themselves recompute what does not fit into memory."""
         return False
 
     def bytes_of(self, local: Any, graph: Any) -> int:
-        """Of the numbers of edges and angles between layers, where those before the first are these."""
+        """The bytes of edges' and angles' features between layers; `local`: those before the first."""
         return _bytes(local)
 
     def forward(self, near: Neighborhood) -> Features:
@@ -167,7 +167,7 @@ class GraphDescriptor(Descriptor):
             given = (every, local, graph) if near.nodes is None else (every, local, graph, nodes)
             if counts:
                 kept, found = run_counted(layer, *given)
-                kept += max(_bytes(found[1]) - _bytes(local), 0)  # other layers keep what they take
+                kept += max(_bytes(found[1]) - _bytes(local), 0)  # other layers save their inputs
                 if self._fills_memory(kept, nodes.device):
                     del found
                     run, found = run_again, run_again(layer, *given)
@@ -177,14 +177,14 @@ class GraphDescriptor(Descriptor):
         return self.finish(nodes, local, graph)
 
     def _in_runs(self, near: Neighborhood, exchange: Exchange | None, size: int) -> Features:
-        """Each layer with the edges and angles of so many atoms after so many. Kept are the numbers between layers."""
+        """Runs each layer for the edges and angles of `size` atoms at a time. Saves only features between layers."""
         runs = [slice(first, first + size) for first in range(0, near.system.atoms, size)]
         graphs = [self.graph(near.of_atoms(run)) for run in runs]
         nodes = torch.cat([self.start(graph)[0] for graph in graphs])
         local: list[Any] = [None] * len(runs)
         for k, layer in enumerate(self.layers):
             every = nodes if exchange is None else exchange(nodes)
-            # The first layer makes what it takes once more, rather than to keep it.
+            # The first layer recomputes its inputs instead of saving them.
             step = functools.partial(self._begin, layer) if k == 0 else layer
             given = zip(local, graphs, nodes.split(size), strict=True)
             found = [run_again(step, every, of_run, graph, own) for of_run, graph, own in given]
@@ -205,7 +205,7 @@ _running = threading.local()
 
 
 def runs_again() -> bool:
-    """Whether a layer runs once more, for what it keeps alone: nobody reads what it gives."""
+    """Whether a layer is being recomputed for what it saves: its results are not used."""
     return getattr(_running, "again", False)
 
 
@@ -219,11 +219,11 @@ def _again() -> Iterator[None]:
 
 
 def run_again(layer: Callable[..., Any], *given: Any) -> Any:
-    """layer(given), which keeps nothing but what it takes, and runs once more for its first derivatives."""
+    """layer(given), which saves only its inputs, and is recomputed for its first derivatives."""
     context = copy_context()
 
     def within(*given: Any) -> Any:
-        # Of a GPU these derivatives are a thread's of its own, which knows nothing of what lasts here.
+        # On a GPU these derivatives run in another thread, which does not have this context.
         return context.copy().run(layer, *given)
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -234,7 +234,7 @@ def run_again(layer: Callable[..., Any], *given: Any) -> Any:
 
 
 def run_counted(function: Callable[..., Any], *given: Any) -> tuple[int, Any]:
-    """The bytes that it keeps for its gradient, beside the weights of a layer, and what it gives."""
+    """function(given), and before it the bytes saved for its gradient, without a layer's weights."""
     kept: dict[int, int] = {}
 
     def count(value: torch.Tensor) -> torch.Tensor:
@@ -250,13 +250,13 @@ def run_counted(function: Callable[..., Any], *given: Any) -> tuple[int, Any]:
 
 
 class Room:
-    """How many bytes may yet be kept for the gradient: what finds no room runs again."""
+    """How many bytes may still be saved for the gradient. What does not fit is recomputed."""
 
     def __init__(self, left: float) -> None:
         self.left = left
 
     def run(self, function: Callable[..., Any], *given: Any) -> Any:
-        """function(given), kept if there is any room left."""
+        """function(given), recomputed for its gradient if no room is left."""
         if self.left <= 0:
             return run_again(function, *given)
         kept, found = run_counted(function, *given)
@@ -264,8 +264,8 @@ class Room:
         return found
 
     def by_rows(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor, size: int) -> torch.Tensor:
-        """function(rows), of so many rows first. The others are kept if by these they find room, all together, and
-        else run again, so many after so many."""
+        """function(rows), for the first `size` rows alone. If these show that the others fit, they run together and
+        are saved. Otherwise they go `size` at a time, and are recomputed."""
         count = len(rows[0])
         if self.left > 0 and size < count:
             left = self.left
@@ -281,12 +281,12 @@ class Room:
 
 
 def _bytes(local: Any) -> int:
-    """Of the numbers of edges and angles."""
+    """The bytes of edges' and angles' features."""
     return sum(value.numel() * value.element_size() for value in local or () if value is not None)
 
 
 def device_memory(device: torch.device) -> int:
-    """In bytes; of a GPU what `torch.cuda.set_per_process_memory_fraction` leaves."""
+    """In bytes; on a GPU, the part that `torch.cuda.set_per_process_memory_fraction` allows."""
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory
         return int(total * torch.cuda.get_per_process_memory_fraction(device))

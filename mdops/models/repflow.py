@@ -1,4 +1,4 @@
-"""Layers of DPA-3 (repflow): nodes are atoms, edges lead to neighbours, and angles are pairs of edges of one atom."""
+"""Layers of DPA-3 (repflow): nodes are atoms, edges point to neighbours, and angles are pairs of an atom's edges."""
 
 import dataclasses
 import math
@@ -45,9 +45,9 @@ from mdops.options import Most, Options, key
 from mdops.tracing import is_exported
 
 T = TypeVar("T")
-FIXED_DEVIATION = 0.3  # of the environment matrix, unless it is the data's
-_MANY_EDGES = 16384  # that make angles: of fewer, other products are sooner done than `angle_ends`
-# The products along edges and along angles, of which the first of each is sent and the second kept.
+FIXED_DEVIATION = 0.3  # of the environment matrix, unless it is from data
+_MANY_EDGES = 16384  # in angles: with fewer, other products are faster than `angle_ends`
+# The products along edges and along angles. Of each, the first is sent and the second kept.
 _TO_NODES, _TO_EDGES = "node_edge_linear", "edge_self_linear"
 _FROM_ANGLES, _TO_ANGLES = "edge_angle_linear1", "angle_self_linear"
 
@@ -119,22 +119,22 @@ class RepflowOptions(Options):
 
     @property
     def edge_scale(self) -> float:
-        """What sums over the edges of an atom are divided by."""
+        """The divisor of sums over the edges of an atom."""
         return float(self.e_sel) / (self.sel_reduce_factor if self.use_dynamic_sel else 1.0)
 
     @property
     def angle_scale(self) -> float:
-        """The square of what sums over the angles of an edge are divided by."""
+        """The square of the divisor of sums over the angles of an edge."""
         return float(self.a_sel) / (self.sel_reduce_factor if self.use_dynamic_sel else 1.0)
 
     @property
     def compresses(self) -> bool:
-        """Whether angles take products of the numbers of nodes and edges."""
+        """Whether angles read products of the features of nodes and edges."""
         return self.update_angle and bool(self.a_compress_rate) and not self.a_compress_use_split
 
     @property
     def angle_inputs(self) -> tuple[int, int]:
-        """How many numbers of the node and of each edge go to an angle."""
+        """How many features of the node and of each edge an angle reads."""
         if not self.a_compress_rate:
             return self.n_dim, self.e_dim
         half = self.a_dim // (2 * self.a_compress_rate)
@@ -142,12 +142,12 @@ class RepflowOptions(Options):
 
     @property
     def inner_width(self) -> int:
-        """So many of the numbers of an edge are read for angles."""
+        """How many features of an edge are read for angles."""
         return self.e_dim if self.compresses else self.angle_inputs[1]
 
     @property
     def parts(self) -> dict[str, tuple[list[int], int]]:
-        """What the inputs of each product of a layer are made of, side by side, and how many outputs it has."""
+        """The widths of the concatenated inputs of each product of a layer, and its number of outputs."""
         n, e, a = self.n_dim, self.e_dim, self.a_dim
         found = {
             "node_self_mlp": ([n], n),
@@ -171,14 +171,14 @@ class RepflowOptions(Options):
 
     @property
     def messages(self) -> dict[str, tuple[int, int]]:
-        """How many messages nodes, edges and angles get in a layer, and their width."""
+        """The number and width of messages to nodes, edges and angles in a layer."""
         angles = int(self.update_angle)
         counts = {"n": 2 + self.n_multi_edge_message, "e": 1 + angles, "a": angles}
         return {name: (count, getattr(self, f"{name}_dim")) for name, count in counts.items()}
 
     @property
     def residuals(self) -> dict[str, tuple[int, int]]:
-        """How many weights of messages nodes, edges and angles have, and their width."""
+        """The number and width of the messages' weights of nodes, edges and angles."""
         weighed = self.update_style == RESIDUAL
         return {
             f"{name}_residual": (count * weighed, width) for name, (count, width) in self.messages.items()
@@ -186,13 +186,13 @@ class RepflowOptions(Options):
 
     @property
     def rows_of_messages(self) -> list[tuple[int, int]]:
-        """How many numbers edges and angles have, and how many they send."""
+        """How many features edges and angles have, and how many they send."""
         edges = self.e_dim, self.n_dim * self.n_multi_edge_message
         return [edges, *([(self.a_dim, self.e_dim)] if self.update_angle else [])]
 
     def wide(self, widths: Sequence[int]) -> "RepflowOptions":
-        """With the next of these widths (sorted) for edges and angles; the same where there is none, or where angles
-        would read more numbers than there are."""
+        """The options with the next of these sorted widths for edges and angles. They are unchanged if there is none,
+        or if angles would read more features than exist."""
 
         def next_to(width: int) -> int:
             return min((one for one in widths if one >= width), default=width)
@@ -231,7 +231,7 @@ class RepflowOptions(Options):
             raise ConfigError(f"{place}.a_sel: is {self.a_sel}, expected e_sel, {self.e_sel}, or less")
 
     def resolve_sel(self, most: Most, place: str) -> Self:
-        """With both `sel` as numbers. Raises ConfigError for fewer places of edges than of angles."""
+        """The options with both `sel` as numbers. Raises ConfigError for fewer places of edges than of angles."""
         edges = places_of(self.e_sel, self.e_rcut, most, f"{place}.e_sel")
         angles = places_of(self.a_sel, self.a_rcut, most, f"{place}.a_sel")
         found = dataclasses.replace(self, e_sel=edges, a_sel=angles)
@@ -240,34 +240,33 @@ class RepflowOptions(Options):
 
 
 def switch(r: torch.Tensor, smooth: float, cutoff: float, exponential: bool) -> torch.Tensor:
-    """From 1 to 0 at the cutoff, of distances below it; the exponential one is not quite 0 there."""
+    """Falls from 1 to 0 at the cutoff, for distances below it; the exponential one is not quite 0 there."""
     if exponential:
         return torch.exp(-torch.exp(20 / smooth * (r.clamp(0, cutoff) - smooth)))
     return switch_curve(r, smooth, cutoff)
 
 
 class Edges(NamedTuple):
-    """What all layers read of a graph.
+    """The graph that all layers read.
 
     Attributes:
         graph: with E edges and A angles.
         types: (N,) int64, of the atoms.
-        lengths: (E, 1), A, or the first numbers of the rows of the environment matrix: what edges begin with.
-        frame: (E, 3), x, y and z of those rows, times the switch.
-        switch: (E,), over what sums over edges are divided by; zero behind the last edge.
-        inner: the edges that make angles.
-        cosines: (A, 1), of angles, over the root of pi: what angles begin with.
-        angle_vector: (1, a_dim), which angles begin with times their cosines, where layers take cosines in the place of
-            such rows, by `outer_message`: as `at_once`; None: they do not.
-        wide: the options of layers whose edges and angles have zeros behind their own numbers, to widths that kernels
-            take; None: they have none.
-        angle_switch: (A,), the product of both edges', over what sums over angles are divided by.
-        condition: (N, n_dim) or (1, n_dim), what is added to the embedding of types; None: nothing.
-        matmul: how accurate products of edges and angles have to be at least.
-        once: whether all is differentiated at most once, and not by weights.
-        at_once: whether messages of edges go with the sums of their frames and the rows that make angles, by
-            `framed_message`, and edges get what angles send by `edge_update`: where `once` and the former has kernels
-            of its own.
+        lengths: (E, 1), the edges' first input: A, or the first column of the environment matrix.
+        frame: (E, 3), x, y and z of that matrix, times the switch.
+        switch: (E,), over the divisor of sums over edges; zero after the last edge.
+        inner: the edges that form angles.
+        cosines: (A, 1), of angles, over the root of pi: the angles' first input.
+        angle_vector: (1, a_dim), which cosines multiply to give angles, if layers take cosines instead of these rows,
+            by `outer_message`, as with `at_once`; None: they do not.
+        wide: the options of layers whose edges and angles are padded with zeros to widths that kernels support; None:
+            they are not padded.
+        angle_switch: (A,), the product of both edges' switches, over the divisor of sums over angles.
+        condition: (N, n_dim) or (1, n_dim), added to the embedding of types; None: nothing.
+        matmul: the least accuracy of products of edges and angles.
+        once: whether results are differentiated at most once, and not by weights.
+        at_once: whether `framed_message` computes edges' messages, sums of frames and rows for angles together, and
+            `edge_update` adds the angles' messages to edges: with `once`, if the former has kernels.
     """
 
     graph: NeighborGraph
@@ -287,14 +286,14 @@ class Edges(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The nodes (N, n_dim) that edges begin at, and those (M, n_dim) that `of_neighbor` of their graph names."""
+    """The nodes (N, n_dim) at which edges begin, and those (M, n_dim) that `of_neighbor` of their graph refers to."""
 
     centers: torch.Tensor
     neighbors: torch.Tensor
 
 
 class Part(NamedTuple):
-    """Products side by side of one input: their weights (I, C), and their biases (C,), or none."""
+    """Several products of one input: their weights (I, C), and their biases (C,), or none."""
 
     weights: list[torch.Tensor]
     biases: list[torch.Tensor]
@@ -324,7 +323,7 @@ class Joined(NamedTuple):
         return [own.contiguous() for own in linear(x, self.weight, self.bias).split(self.widths, 1)]
 
 
-# Numbers of edges (E, e_dim) and of angles (A, a_dim), or the latter's cosines.
+# Features of edges (E, e_dim) and of angles (A, a_dim), or the latter's cosines.
 Local = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -340,12 +339,12 @@ class RepflowLayer(nn.Module):
         e_ij:  f(D [n_i, n_j, e_ij]), f(F sum_k w_ij w_ik f(E [a_ijk, n_i, e_ik, e_ij]))
         a_ijk: f(G [a_ijk, n_i, e_ik, e_ij])
 
-    A product with several parts side by side is the sum of the products of the parts: those of nodes are made once an
-    atom, those of edges once an edge, and go to where they are added.
+    A product of concatenated inputs is the sum of the inputs' products: those of nodes are computed once per atom,
+    those of edges once per edge, and gathered where they are added.
 
     Attributes:
-        is_last: whether the edges and angles that it gives are not read; it then gives the old ones.
-        makes_angles: whether a later layer reads the angles that it gives; else they are the old ones.
+        is_last: whether its new edges and angles are not read; then it returns the old ones.
+        makes_angles: whether a later layer reads its new angles; else it returns the old ones.
     """
 
     is_last = False
@@ -358,7 +357,7 @@ class RepflowLayer(nn.Module):
         products: Mapping[str, Layer],
         residuals: Mapping[str, Sequence[torch.Tensor]],
     ) -> None:
-        """Takes the layers of `options.shapes`, which have no function of their own, and `options.residuals`."""
+        """Takes the layers of `options.shapes`, without activation functions, and `options.residuals`."""
         super().__init__()
         self.options, self.activation_name = options, activation_name
         self._kept: NamedOfWeights[Any] = NamedOfWeights()
@@ -370,7 +369,7 @@ class RepflowLayer(nn.Module):
     def forward(
         self, nodes: torch.Tensor, local: Local, edges: Edges, own: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, Local]:
-        """The new numbers of nodes, and of edges and angles.
+        """The new features of nodes, and of edges and angles.
 
         Args:
             nodes: (M, n_dim), of all atoms.
@@ -422,7 +421,7 @@ class RepflowLayer(nn.Module):
         return nodes_now, (self._ended("e", updated), a)
 
     def widened(self, options: RepflowOptions) -> "RepflowLayer":
-        """The same layer with more numbers of edges and angles, which are zeros and stay so; its weights are
+        """The same layer with features of edges and angles padded with zeros, which stay zero; its weights are
         constants."""
         products = {}
         for name, (inputs, outputs) in options.parts.items():
@@ -452,7 +451,7 @@ class RepflowLayer(nn.Module):
     def _once(
         self, nodes: torch.Tensor, local: Local, edges: Edges, own: torch.Tensor | None
     ) -> tuple[torch.Tensor, Local]:
-        """The same, for first derivatives alone."""
+        """`forward`, differentiable once."""
         (e, a), graph, inner = local, edges.graph, edges.inner
         layer = self._of_weights(edges, ("once", self.is_last, self.makes_angles), self.constants)
         of_inner = inner.of_edge
@@ -465,7 +464,7 @@ class RepflowLayer(nn.Module):
         return new, (e if new_e is None else new_e, a if new_a is None else new_a)
 
     def constants(self) -> LayerOnce:
-        """The weights as `layer_once` takes them."""
+        """The weights for `layer_once`."""
         o, names = self.options, self._names_along_edges()
         p, q = self._end_parts(names)
         parts, angles = [p, self._own_part()], None
@@ -491,7 +490,7 @@ class RepflowLayer(nn.Module):
         )
 
     def _angle_constants(self) -> tuple[Part, AnglesOnce]:
-        """Of nodes the part for messages along angles, and what these take besides."""
+        """The nodes' part of messages along angles, and the other constants of these."""
         names = self._names_along_angles()
         node, (of_angle, second, first) = self._angle_weights(names)
         if self.options.compresses:
@@ -512,8 +511,8 @@ class RepflowLayer(nn.Module):
     def _nodes(
         self, at: Ends, of_own: torch.Tensor, moments: torch.Tensor, received: torch.Tensor, edges: Edges
     ) -> torch.Tensor:
-        """The nodes after all their messages; `of_own` is the product of the first of these, and `moments` are the sums
-        over the edges of an atom of their frames times their numbers."""
+        """The nodes after all their messages. `of_own`: the product for the first message; `moments`: the sums over an
+        atom's edges of their frames times their features."""
         symmetric = self._symmetric(at, moments, edges)
         if edges.at_once and self.options.n_multi_edge_message == 1:
             weights = self._of_weights(edges, "nodes", lambda: torch.stack(self._weights("n")))
@@ -530,7 +529,7 @@ class RepflowLayer(nn.Module):
         return self._ended("n", nodes)
 
     def _symmetric(self, at: Ends, of_edges: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """The product with the symmetric sums of edges and of neighbours."""
+        """The product of the symmetric sums of edges and of neighbours."""
         o, offsets = self.options, edges.graph.offsets
         of_nodes = row_moments(edges.frame, at.neighbors, offsets, of=edges.graph.of_neighbor)
         made = axis_product(of_nodes, o.axis_neuron, axis_product(of_edges, o.axis_neuron))
@@ -538,7 +537,7 @@ class RepflowLayer(nn.Module):
         return linear(made, weight, self._product("node_sym_linear").added)
 
     def _ordered(self) -> torch.Tensor:
-        """The weights of symmetric sums, with what these are divided by, their rows in the order of `axis_product`."""
+        """The weights of symmetric sums, over the sums' divisor, with rows in the order of `axis_product`."""
         o, weight = self.options, self._product("node_sym_linear").weight
         parts = weight.split([o.e_dim * o.axis_neuron, o.n_dim * o.axis_neuron])
         turned = [part.unflatten(0, (o.axis_neuron, -1)).transpose(0, 1) for part in reversed(parts)]
@@ -559,20 +558,20 @@ class RepflowLayer(nn.Module):
         return [self._product(name) for name in names]
 
     def _of_weights(self, edges: Edges, name: Hashable, make: Callable[[], T]) -> T:
-        """What `make` makes of the weights alone: where these are constants, it is kept while they stay the same."""
+        """make(), which depends on weights alone. If these are constants, it is cached while they stay the same."""
         if not edges.once or is_exported():
             return make()
         made: T = self._kept(self, name, make, edges.frame, of=edges.frame)
         return made
 
     def _own_part(self) -> Part:
-        """Of nodes, for the first of their messages."""
+        """The nodes' part for the first of their messages."""
         own = self._product("node_self_mlp")
         return Part([own.weight], [own.added])
 
     def _ends(self, names: Sequence[str], at: Ends, edges: Edges, *parts: Part) -> list[torch.Tensor]:
-        """Of products along edges those of n_i and of n_j; and other products of n_i. Nodes that are the same are
-        multiplied once."""
+        """The terms of n_i and of n_j in products along edges, and other products of n_i. If both are the same nodes,
+        they are multiplied once."""
         p, q = self._end_parts(names)
 
         def products(x: torch.Tensor, *of: Part) -> list[torch.Tensor]:
@@ -585,20 +584,20 @@ class RepflowLayer(nn.Module):
         return [of_p, *products(at.neighbors, q), *others]
 
     def _end_parts(self, names: Sequence[str]) -> tuple[Part, Part]:
-        """Of products along edges those of n_i and of n_j."""
+        """The weights of n_i and of n_j in products along edges."""
         n, layers = self.options.n_dim, self._layers(names)
         p = Part([layer.weight[:n] for layer in layers], [layer.added for layer in layers])
         return p, Part([layer.weight[n : 2 * n] for layer in layers], [])
 
     def _of_edge(self, names: Sequence[str]) -> torch.Tensor:
-        """Those of e_ij."""
+        """The weights of e_ij."""
         return torch.cat([layer.weight[2 * self.options.n_dim :] for layer in self._layers(names)], 1)
 
     def _along_edges(
         self, names: Sequence[str], p: torch.Tensor, q: torch.Tensor, e: torch.Tensor, edges: Edges
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of f(W [n_i, n_j, e_ij] + b), by these products, of which p and q are those of nodes: what the nodes receive,
-        and the edges with their own."""
+        """The messages f(W [n_i, n_j, e_ij] + b) of these products; p and q are the terms of n_i and n_j. Returns their
+        sums for nodes, and the updated edges."""
         ends = edges.graph.of_center, edges.graph.of_neighbor
         given = e, *self._weights_along_edges(names, p, q, edges), *ends, self.activation_name
         received, kept = message(*given, matmul=edges.matmul)
@@ -607,7 +606,7 @@ class RepflowLayer(nn.Module):
     def _weights_along_edges(
         self, names: Sequence[str], p: torch.Tensor, q: torch.Tensor, edges: Edges
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """What messages along edges take besides their numbers."""
+        """The arguments of messages along edges after the edges' features."""
         of_edge = self._of_weights(edges, ("edges", *names), lambda: self._of_edge(names))
         return of_edge, p, q, edges.switch, self._weights("e")[0] if _TO_EDGES in names else None
 
@@ -621,8 +620,8 @@ class RepflowLayer(nn.Module):
         *,
         takes_inner: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What `_along_edges` gives, the sums over the edges of an atom of their frames times their numbers, and the
-        numbers of the edges that make angles."""
+        """The results of `_along_edges`, the sums over an atom's edges of their frames times their features, and the
+        features of the edges that form angles."""
         graph, of_inner, width = edges.graph, edges.inner.of_edge, self.options.inner_width
         if edges.at_once:
             ends, taken = (graph.of_center, graph.of_neighbor), of_inner if takes_inner else None
@@ -635,13 +634,13 @@ class RepflowLayer(nn.Module):
         return received, updated, row_moments(edges.frame, of_nodes, graph.offsets), inner
 
     def _angle_parts(self, names: Sequence[str], edges: Edges) -> tuple[Part, list[torch.Tensor]]:
-        """Of products along angles that of a node's numbers, and the weights for those of an angle, and of its second
-        and its first edge."""
+        """The node's part in products along angles, and the weights of an angle, and of its second and its first
+        edge."""
         node, weights = self._of_weights(edges, ("angles", *names), lambda: self._angle_weights(names))
         return Part([node], [layer.added for layer in self._layers(names)]), weights
 
     def _angle_weights(self, names: Sequence[str]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Those of a node's numbers, and of an angle's and of its second and its first edge's."""
+        """The weights of a node, and those of an angle, and of its second and its first edge."""
         o, (of_node, of_edge) = self.options, self.options.angle_inputs
         weight = torch.cat([layer.weight for layer in self._layers(names)], 1)
         of_angle, node, *of_edges = weight.split([o.a_dim, of_node, of_edge, of_edge])
@@ -661,8 +660,8 @@ class RepflowLayer(nn.Module):
         *,
         keeps: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of f(W [a_ijk, n_i, e_ik, e_ij] + b), by products with the weights that `_angle_parts` gives, and where the
-        part of n_i is `of_node`: what the edges that make angles receive, and the angles with their own.
+        """The messages f(W [a_ijk, n_i, e_ik, e_ij] + b), with the weights of `_angle_parts` and the term `of_node` of
+        n_i. Returns their sums for the edges that form angles, and the updated angles.
 
         Args:
             inner: the numbers of the edges that make angles, of which the first are read.
@@ -690,7 +689,7 @@ class RepflowLayer(nn.Module):
     def _after_angles(
         self, updated: torch.Tensor, e: torch.Tensor, received: torch.Tensor, edges: Edges
     ) -> torch.Tensor:
-        """The edges with the message that they received from their angles."""
+        """The edges after the message from their angles."""
         weight, of_edge = self._weights("e")[1], edges.inner.of_edge
         if not self.options.smooth_edge_update:
             inside = of_edge.offsets[1:] > of_edge.offsets[:-1]
@@ -706,7 +705,7 @@ class RepflowLayer(nn.Module):
         return edge_scatter(found, of_edge, updated, share)
 
     def _weights(self, name: str) -> list[torch.Tensor]:
-        """Those of the messages to nodes, edges or angles."""
+        """The weights of the messages to nodes, edges or angles."""
         if self.options.update_style == RESIDUAL:
             return list(getattr(self, f"{name}_residual"))
         count, width = self.options.messages[name]
@@ -734,13 +733,13 @@ class RepflowLayer(nn.Module):
 
     @staticmethod
     def said(options: RepflowOptions, activation_name: str, ntypes: int) -> Tree:
-        """What the node of a layer says once more of the descriptor."""
+        """The descriptor's options that a layer's node repeats."""
         said = {name: getattr(options, name) for name in _SAID}
         return {**said, "e_sel": [options.e_sel], "ntypes": ntypes, "activation_function": activation_name}
 
     @classmethod
     def head(cls, options: RepflowOptions, activation_name: str, ntypes: int, precision: str) -> Tree:
-        """The keys of the node but products and weights."""
+        """The keys of the node without products and weights."""
         said = cls.said(options, activation_name, ntypes)
         return {"@class": "RepFlowLayer", "@version": 2, **said, "precision": precision}
 
@@ -783,12 +782,12 @@ def new_product(
     *,
     bias: bool = True,
 ) -> Layer:
-    """New weights of a product without a function."""
+    """New weights of a product without an activation function."""
     given: Tree = {"random": random, "precision": precision, "dtype": dtype, "bias": bias}
     return Layer.random(inputs, outputs, "none", residual=False, **given)
 
 
-# What the node of a layer says once more of the options.
+# The options that a layer's node repeats.
 _SAID = tuple(
     field.name
     for field in RepflowOptions.keys("file")

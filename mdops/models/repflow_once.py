@@ -9,14 +9,14 @@ from mdops.ops._once import OPS, once
 
 
 class AnglesOnce(NamedTuple):
-    """What edges get from angles of A numbers, and angles from edges.
+    """Messages from angles of A features to edges, and from edges to angles.
 
     Attributes:
-        of_angle: (A, C), of the messages' product that of an angle's own numbers. first, second: (V, C), those of its
-            edges' first numbers.
-        scale: (A,), of what angles keep; (0,): they stay as they are.
-        product, bias: (K, K) and (K,), of what an edge received.
-        weight: (K,), of that message. share: (1, K), what edges without angles get in its place.
+        of_angle: (A, C), the messages' weights of an angle's features. first, second: (V, C), those of its edges'
+            leading features.
+        scale: (A,), of the angles' update; (0,): they stay as they are.
+        product, bias: (K, K) and (K,), for an edge's sum of messages.
+        weight: (K,), of that message. share: (1, K), the message to edges without angles.
     """
 
     of_angle: torch.Tensor
@@ -30,18 +30,18 @@ class AnglesOnce(NamedTuple):
 
 
 class LayerOnce(NamedTuple):
-    """A layer of nodes of N numbers and edges of K.
+    """A layer with nodes of N features and edges of K.
 
     Attributes:
-        of_center: (N, ..) and (..,): of messages along edges, of a node's own message and of those along angles what a
-            node adds as the centre; of_neighbor: (N, C), of messages along edges what it adds as the neighbour.
-        of_edge: (K, C), and what an edge's own numbers add.
-        scale: (K,), of what edges keep; (0,): they stay as they are.
-        symmetric: the product with symmetric sums, weight and bias.
+        of_center: (N, ..) and (..,), weights and biases of a node as the centre: in messages along edges, in its own
+            message, and in messages along angles; of_neighbor: (N, C), as the neighbour in messages along edges.
+        of_edge: (K, C), the weights of an edge in messages along edges.
+        scale: (K,), of the edges' update; (0,): they stay as they are.
+        symmetric: the product of symmetric sums, weight and bias.
         weights: (3, N), of a node's messages: its own, that of symmetric sums, and that of its edges.
         angles: None: there are none.
-        keep: by which new nodes, edges and angles are multiplied.
-        axis: the number of columns of symmetric products. width: V, so many numbers of an edge angles read.
+        keep: factors of new nodes, edges and angles.
+        axis: the number of columns of symmetric products. width: V, the features of an edge that angles read.
         activation: the code of f and its threshold.
     """
 
@@ -59,11 +59,11 @@ class LayerOnce(NamedTuple):
 
 
 class GraphOnce(NamedTuple):
-    """Of edges and angles, what has no derivative.
+    """The indices of edges and angles.
 
     Attributes:
         of_center, of_neighbor: from an edge to its nodes.
-        of_inner: from the edges that make angles to all edges. center_of_inner: to their nodes.
+        of_inner: from the edges that form angles to all edges. center_of_inner: to their nodes.
         of_first, of_second: from an angle to these edges.
     """
 
@@ -86,7 +86,7 @@ def layer_once(
     switch: torch.Tensor,
     angle_switch: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The new numbers of nodes, edges and angles, differentiable once; None: those that stay as they are.
+    """The new features of nodes, edges and angles, differentiable once; None: they stay as they are.
 
     Args:
         nodes: (M, N), of all atoms. own: of those that edges begin at; None: of all.
@@ -165,8 +165,8 @@ class _Layer(NamedTuple):
     def _by_angles(
         self, by_e: Any, by_a: Any, a: Any, angle_switch: Any, along: Any, beyond: Any, z: Any
     ) -> tuple[torch.Tensor, ...]:
-        """The gradients by numbers of edges that make angles, by what nodes add to messages along these, by angles and
-        by their switch."""
+        """The gradients by the edges that form angles, by the nodes' terms in messages along angles, by angles, and by
+        their switch."""
         layer, graph = self
         angles = layer.angles
         assert angles is not None
@@ -180,12 +180,12 @@ class _Layer(NamedTuple):
         return by_inner, by_atoms, new_a, by_switch
 
     def _parts(self, z: torch.Tensor) -> Any:
-        """Of what centres add those of messages along edges, of their own message, and of those along angles."""
+        """Splits the centres' terms: of messages along edges, of their own message, and of messages along angles."""
         messages, nodes = self.layer.of_edge.shape[1], self.layer.weights.shape[1]
         return z.split([messages, nodes, z.shape[1] - messages - nodes], 1)
 
     def _of_edges(self, p: Any, q: Any, switch: Any, frame: Any) -> tuple[Any, ...]:
-        """What messages along edges take besides their numbers."""
+        """The arguments of messages along edges after the edges' features."""
         layer, (of_center, of_neighbor, taken, *_) = self
         ends = of_center.nodes, of_center.offsets, *of_neighbor, taken.nodes, taken.offsets
         return (
@@ -193,7 +193,7 @@ class _Layer(NamedTuple):
         )  # fmt: skip
 
     def _of_angles(self, along: Any, beyond: Any, switch: Any) -> tuple[Any, ...]:
-        """What messages along angles take besides their numbers."""
+        """The arguments of messages along angles after the angles' features."""
         (_, _, _, center, of_first, of_second), angles = self.graph, self.layer.angles
         assert angles is not None
         ends = of_first.nodes, of_first.offsets, *of_second, center.offsets

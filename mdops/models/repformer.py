@@ -1,4 +1,4 @@
-"""Layers of DPA-2 (repformer): nodes are atoms, edges lead to neighbours and have numbers and a vector each."""
+"""Layers of DPA-2 (repformer): nodes are atoms, edges point to neighbours and have features and a vector each."""
 
 import dataclasses
 import math
@@ -46,7 +46,7 @@ from mdops.options import Most, Options, key
 
 LN_EPS = 1e-5
 _WIDE = 64
-COUNT_ADDED = 1e-4  # DeePMD-kit's, to the number of neighbours in denominators
+COUNT_ADDED = 1e-4  # as in DeePMD-kit, to the number of neighbours in denominators
 
 
 @dataclass(kw_only=True)
@@ -108,7 +108,7 @@ class RepformerOptions(Options):
 
     @property
     def passes_messages(self) -> bool:
-        """Whether layers look at the nodes of neighbours."""
+        """Whether layers read the nodes of neighbours."""
         return (
             self.update_g1_has_conv
             or self.update_g1_has_drrd
@@ -118,7 +118,7 @@ class RepformerOptions(Options):
 
     @property
     def joined_inputs(self) -> int:
-        """How many numbers the product of all takes."""
+        """The number of inputs of the product `linear1`."""
         return (
             (0 if self.g1_out_mlp else self.g1_dim)
             + (self.g2_dim if self.update_g1_has_conv and not self.g1_out_conv else 0)
@@ -143,12 +143,12 @@ class RepformerOptions(Options):
 
 
 class LayerForm(NamedTuple):
-    """Of one layer.
+    """The form of one layer.
 
     Attributes:
-        options: of all.
+        options: of all layers.
         smooth: whether sums and attention fade with the switch.
-        is_last: whether its edges go nowhere, and so get no messages.
+        is_last: whether its new edges would not be read, so that they get no messages.
     """
 
     options: RepformerOptions
@@ -162,7 +162,7 @@ class LayerForm(NamedTuple):
 
     @property
     def attends(self) -> bool:
-        """Whether edges attend to each other for their numbers."""
+        """Whether edges attend to each other for their features."""
         return self.options.update_g2_has_attn and not self.is_last
 
     @property
@@ -172,24 +172,24 @@ class LayerForm(NamedTuple):
 
     @property
     def goes_once(self) -> bool:
-        """Whether `mdops.models.repformer_once` has its first derivatives, but for the attention of nodes and for
-        edges that `edges_go_once` excludes."""
+        """Whether `mdops.models.repformer_once` has its first derivatives, without attention of nodes and without edges
+        that `edges_go_once` excludes."""
         o = self.options
         return o.g1_out_conv or not o.update_g1_has_conv
 
     @property
     def edges_go_once(self) -> bool:
-        """Whether it has those of the edges."""
+        """Whether it has the first derivatives of the edges."""
         return not (self.is_last or self.turns or self.multiplies_nodes)
 
     @property
     def edges_go_alone(self) -> bool:
-        """Whether an edge's new numbers follow from its old ones."""
+        """Whether an edge's new features depend on its old ones alone."""
         return not (self.attends or self.turns or self.multiplies_nodes)
 
     @property
     def products(self) -> dict[str, tuple[int, int, bool]]:
-        """The inputs and outputs of each product, and whether it has a bias, by its place in the node of the layer."""
+        """The inputs and outputs of each product, and whether it has a bias, by its path in the layer's node."""
         o = self.options
         nodes, edges, heads, own_heads = o.g1_dim, o.g2_dim, o.attn2_nhead, o.attn1_nhead
         convolution = (edges, nodes) if o.g1_out_conv else (nodes, edges)
@@ -211,7 +211,7 @@ class LayerForm(NamedTuple):
 
     @property
     def residuals(self) -> dict[str, tuple[int, int]]:
-        """How many trained weights of messages nodes, edges and vectors have, and their width."""
+        """The number and width of the messages' trained weights of nodes, edges and vectors."""
         o = self.options
         counts = {
             "g1": 1 + o.g1_out_mlp + (o.update_g1_has_conv and o.g1_out_conv) + o.update_g1_has_attn,
@@ -223,7 +223,7 @@ class LayerForm(NamedTuple):
         return {f"{name}_residual": (count * weighed, widths[name]) for name, count in counts.items()}
 
     def said(self, ntypes: int) -> Tree:
-        """What the node of the layer says once more of the descriptor."""
+        """The descriptor's options that the layer's node repeats."""
         o = self.options
         own = {
             "update_chnnl_2": not self.is_last,
@@ -236,7 +236,7 @@ class LayerForm(NamedTuple):
 
     @property
     def holders(self) -> dict[str, Tree]:
-        """What the nodes that hold products of attention say once more."""
+        """The options that the nodes with products of attention repeat."""
         o = self.options
         common = {"smooth": self.smooth, "attnw_shift": SHIFT}
         of_edges = {"input_dim": o.g2_dim, "head_num": o.attn2_nhead}
@@ -253,25 +253,25 @@ class LayerForm(NamedTuple):
 
 
 def part_of(tree: Tree, name: str) -> Any:
-    """The node of a product, by its place in the node of a layer."""
+    """The node of a product, by its path in a layer's node."""
     return reduce(getitem, name.split("."), tree)
 
 
 class Edges(NamedTuple):
-    """What all layers read of a graph.
+    """The graph that all layers read.
 
     Attributes:
         graph: with E edges.
         types: (N,) int64, of the atoms.
-        nodes: (N, g1_dim), what nodes begin with.
-        lengths: (E, 1), and vectors: (E, 3), what edges begin with.
-        weight: (E, 1), the switch, or 1 where the layers are not smooth; zero behind the last edge.
-        mean_weight: (E, 1), the same over what means are divided by.
-        of_sums: by which `weight` is multiplied in symmetric sums, a number or (E, 1).
+        nodes: (N, g1_dim), the first nodes.
+        lengths: (E, 1), and vectors: (E, 3), the edges' first inputs.
+        weight: (E, 1), the switch, or 1 if the layers are not smooth; zero after the last edge.
+        mean_weight: (E, 1), the same over the divisor of means.
+        of_sums: the factor of `weight` in symmetric sums, a number or (E, 1).
         turning: (E, 3), `vectors` times `axis_weight`.
         empty: (N,), places without a neighbour.
-        once: whether all is differentiated at most once, and by the displacements alone.
-        constants: of each layer, where edges have few functions of their length in the place of numbers.
+        once: whether results are differentiated at most once, and by the displacements alone.
+        constants: of each layer, if edges have few functions of their length instead of features.
     """
 
     graph: NeighborGraph
@@ -294,7 +294,7 @@ class Edges(NamedTuple):
 
     @property
     def axis_weight(self) -> torch.Tensor:
-        """(E, 1), `sum_weight` over the root of 3, by which products of two such sums are divided by 3."""
+        """(E, 1), `sum_weight` over the root of 3, which divides products of two such sums by 3."""
         return axis_weight(self.weight, self.of_sums)
 
 
@@ -303,7 +303,7 @@ def axis_weight(weight: torch.Tensor, of_sums: torch.Tensor | float) -> torch.Te
     return weight * (of_sums * 3**-0.5)
 
 
-Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, g2_dim) and their vectors (E, 3)
+Local = tuple[torch.Tensor, torch.Tensor]  # features of edges (E, g2_dim) and their vectors (E, 3)
 
 
 def symmetric_sums(rows: torch.Tensor, vectors: torch.Tensor, edges: Edges) -> torch.Tensor:
@@ -318,8 +318,8 @@ class RepformerLayer(nn.Module):
         e_ij:  f(D e_ij), w_ij E (n_i n_j), norm(F sum_k p_ijk (V e_ik))
         h_ij:  G sum_k p_ijk h_ik
 
-    S_i is T^T T_< / 3 of T = sum_j w_ij h_ij (x) rows_j; p are the weights of attention among the edges of i, times
-    h_ij . h_ik. `LayerForm` and the options say which of these there are.
+    S_i is T^T T_< / 3 for T = sum_j w_ij h_ij (x) rows_j; p are the weights of attention among the edges of i, times
+    h_ij . h_ik. `LayerForm` and the options tell which of these exist.
     """
 
     def __init__(
@@ -329,8 +329,8 @@ class RepformerLayer(nn.Module):
         residuals: Mapping[str, Sequence[torch.Tensor]],
         norm: Sequence[torch.Tensor] | None,
     ) -> None:
-        """Takes the layers of `form.products`, which have no function of their own, `form.residuals`, and weight and
-        bias (g2_dim,) of the norm where edges attend to each other."""
+        """Takes the layers of `form.products`, without activation functions, `form.residuals`, and weight and bias
+        (g2_dim,) of the norm if edges attend to each other."""
         super().__init__()
         self.form = form
         self.products = nn.ModuleDict({name.replace(".", "/"): product for name, product in products.items()})
@@ -341,7 +341,7 @@ class RepformerLayer(nn.Module):
         self._kept: OfWeights[LayerOnce] = OfWeights()
 
     def forward(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
-        """The new numbers of nodes (N, g1_dim), and of edges and their vectors."""
+        """The new features of nodes (N, g1_dim), and of edges and their vectors."""
         form, (e, h) = self.form, local
         if edges.once and form.goes_once and nodes.device.type == "cpu" and is_by_pytorch():
             return self._once(nodes, local, edges)
@@ -350,7 +350,7 @@ class RepformerLayer(nn.Module):
     def _with_edges(
         self, new: torch.Tensor, nodes: torch.Tensor, local: Local, edges: Edges
     ) -> tuple[torch.Tensor, Local]:
-        """The new numbers of nodes, with those of edges and their vectors, which the old nodes make."""
+        """The new nodes, and the new edges and their vectors, computed from the old nodes."""
         form, (e, h) = self.form, local
         if form.is_last:
             return new, local
@@ -369,7 +369,7 @@ class RepformerLayer(nn.Module):
     def _edges_once(
         self, nodes: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The new numbers of edges, differentiated once and not by weights, and the messages to their vectors."""
+        """The new edges, differentiable once and not by weights, and the messages to their vectors."""
         form, own, turned = self.form, self._product("linear2"), list[torch.Tensor]()
         keep, factors = self._factors("g2", 1 + form.multiplies_nodes + form.attends)
         assert own.bias is not None
@@ -383,7 +383,7 @@ class RepformerLayer(nn.Module):
         return made, turned
 
     def _once(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
-        """The same, for first derivatives alone."""
+        """`forward`, differentiable once."""
         form, (e, h), graph = self.form, local, edges.graph
         absent = edges.empty if form.smooth else torch.zeros_like(edges.empty)
         r = h * 3**-0.25 if form.attends else h
@@ -400,19 +400,19 @@ class RepformerLayer(nn.Module):
         return new, (e if made is None else made, h)
 
     def _turning(self, h: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """`Edges.turning`, of vectors as layers have changed them."""
+        """`Edges.turning`, for the vectors after earlier layers."""
         return h * edges.axis_weight if self.form.options.update_h2 else edges.turning
 
     def new_numbers(self, e: torch.Tensor) -> torch.Tensor:
-        """Of edges that go alone, in the dtype of e (E, g2_dim)."""
+        """The new features of edges that go alone, in the dtype of e (E, g2_dim)."""
         own, (keep, (factor,)) = self._product("linear2"), self._factors("g2", 1)
         assert own.bias is not None
         return keep * e + factor.to(e) * self._activated(e @ own.weight.to(e) + own.bias.to(e))
 
     @torch.no_grad()
     def constants(self, of_edges: torch.Tensor | None = None) -> LayerOnce:
-        """The weights as `layer_once` takes them, of edges with functions in the place of numbers where a product of
-        these (R, g2_dim) gives the numbers."""
+        """The weights for `layer_once`. of_edges: (R, g2_dim), if edges have functions that this matrix maps to their
+        features."""
         o, form = self.form.options, self.form
         every, empty = self._product("linear1"), self._product("linear1").weight.new_empty(0)
         own: tuple[Any, Any] = (empty.view(0, 0), empty)
@@ -462,7 +462,7 @@ class RepformerLayer(nn.Module):
         return keep, EdgeLayerWeights(own.weight, own.bias, factors[0], *heads)
 
     def _factors(self, name: str, count: int) -> tuple[float, list[torch.Tensor]]:
-        """By which what was there is multiplied, and each of so many messages."""
+        """The factor of the old features, and those of `count` messages."""
         style = self.form.options.update_style
         if style == RESIDUAL:
             return 1.0, list(getattr(self, f"{name}_residual"))
@@ -473,7 +473,7 @@ class RepformerLayer(nn.Module):
         return keep, [ones * factor] * count
 
     def _nodes(self, nodes: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """The new numbers of nodes."""
+        """The new nodes."""
         o = self.form.options
         turning = self._turning(h, edges)
         messages, joined, symmetric = [], [], []
@@ -496,8 +496,8 @@ class RepformerLayer(nn.Module):
     def _of_neighbors(
         self, nodes: torch.Tensor, e: torch.Tensor, turning: torch.Tensor, edges: Edges
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The convolution of nodes, and sums (N, 3, g1_dim) of neighbours times the edges' vectors; None for what the
-        layer has not."""
+        """The convolution of nodes, and sums (N, 3, g1_dim) of neighbours times the edges' vectors; None if the layer
+        lacks it."""
         o, ends = self.form.options, (edges.graph.of_neighbor, edges.graph.of_center)
         filters = o.update_g1_has_conv and o.g1_out_conv
         convolution = sums = None
@@ -520,18 +520,18 @@ class RepformerLayer(nn.Module):
         return convolution, sums
 
     def _of_both_ends(self, nodes: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """Of edges the products of their nodes."""
+        """The edges' message from products of their nodes."""
         product, ends = self._product("proj_g1g1g2"), (edges.graph.of_center, edges.graph.of_neighbor)
         return edge_correlation(nodes, nodes, edges.weight.squeeze(1), product.weight.T, *ends)
 
     def _product_of_all(
         self, joined: Sequence[torch.Tensor], symmetric: Sequence[torch.Tensor]
     ) -> torch.Tensor:
-        """The product `linear1`: its inputs are `joined` and what belongs to the sums, side by side."""
+        """The product `linear1` of `joined` and the products of symmetric sums, concatenated."""
         product, axis = self._product("linear1"), self.form.options.axis_neuron
         widths = [*(part.shape[1] for part in joined), *(axis * sums.shape[2] for sums in symmetric)]
         weights = product.weight.split(widths)
-        if (joined or symmetric)[0].is_cuda:  # one product takes less time than several
+        if (joined or symmetric)[0].is_cuda:  # one product is faster than several
             every, ordered = torch.cat(list(joined), 1) if joined else None, list(weights[: len(joined)])
             for sums, weight in zip(symmetric, weights[len(joined) :], strict=True):
                 every = axis_product(sums, axis, every)
@@ -548,14 +548,14 @@ class RepformerLayer(nn.Module):
 
     def _axis_product(self, sums: torch.Tensor) -> torch.Tensor:
         axis = self.form.options.axis_neuron
-        if sums.shape[2] < _WIDE:  # products of such small matrices take longer
+        if sums.shape[2] < _WIDE:  # matmul is slower for such small matrices
             return axis_product(sums, axis).unflatten(1, (-1, axis)).mT.flatten(1)
         return (sums[:, :, :axis].mT @ sums).flatten(1)
 
     def _node_attention(
         self, nodes: torch.Tensor, edges: Edges, constants: AttentionOnce | None = None
     ) -> torch.Tensor:
-        """Of each node to its neighbours, with these or its own products."""
+        """The attention of each node to its neighbours, with these or its own weights."""
         graph, heads = edges.graph, self.form.options.attn1_nhead
         near = edge_gather(nodes, graph.of_neighbor)
         own = self._of_attention() if constants is None else constants
@@ -565,8 +565,8 @@ class RepformerLayer(nn.Module):
         return linear(attended.flatten(1), own.joined, own.bias)
 
     def _of_attention(self, factor: torch.Tensor | float = 1.0) -> AttentionOnce:
-        """Its weights. Heads have the neighbours' own numbers as keys and values: the matrices of keys are multiplied
-        with those of queries, those of values with what joins the heads."""
+        """The weights of the nodes' attention. Keys and values are the neighbours' features: the matrices of keys are
+        folded into those of queries, those of values into that which joins the heads."""
         o, head = self.form.options, self._product("loc_attn.head_map")
         query = self._of_heads("loc_attn.mapq", o.attn1_nhead)
         both = self._of_heads("loc_attn.mapkv", o.attn1_nhead)
@@ -577,7 +577,7 @@ class RepformerLayer(nn.Module):
         return AttentionOnce(wanted, joined.flatten(0, 1) * factor, head.bias * factor)
 
     def _shares(self, logits: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """(E, H): the softmax over the edges of each atom and, where the layer is smooth, its empty places, times the
+        """(E, H): the softmax over the edges of each atom, with its empty places if the layer is smooth, times the
         switch."""
         graph, smooth = edges.graph, self.form.smooth
         z = (logits + SHIFT) * edges.weight - SHIFT if smooth else logits
@@ -589,18 +589,18 @@ class RepformerLayer(nn.Module):
         total = edge_scatter(power, graph.of_center)
         if smooth:
             total = total + edges.empty[:, None] * torch.exp(-SHIFT - most)
-        # Behind the last edge stands 1 in the denominator.
+        # The denominator is 1 after the last edge.
         share = power / (edge_gather(total, graph.of_center) + (graph.i < 0)[:, None])
         return share * edges.weight
 
     def _attention(
         self, e: torch.Tensor, h: torch.Tensor, edges: Edges, factor: torch.Tensor | None = None
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The messages of the edges of an atom to each other's numbers, times a factor, and to their vectors."""
+        """The messages of an atom's edges to each other's features, times a factor, and to their vectors."""
         o, form = self.form.options, self.form
         heads, width, smooth = o.attn2_nhead, o.g2_dim, form.smooth
-        # Heads have the edges' own numbers as keys and values: the matrices of keys are multiplied with those of
-        # queries, those of values with what joins the heads. DeePMD-kit has the heads innermost.
+        # Keys and values are the edges' features: the matrices of keys are folded into those of queries, those of
+        # values into that which joins the heads. DeePMD-kit has the heads innermost.
         of_queries = self._of_queries().transpose(0, 1).flatten(1)
         found = edge_attention(
             linear(e, of_queries).unflatten(1, (heads, -1)),
@@ -632,7 +632,7 @@ class RepformerLayer(nn.Module):
         return query @ keys.mT * scale
 
     def _of_values(self) -> torch.Tensor:
-        """(H, g2_dim, g2_dim): the matrices of values times those that join the heads."""
+        """(H, g2_dim, g2_dim): the matrices of values times that which joins the heads."""
         heads = self.form.options.attn2_nhead
         joined = self._product("attn2_mh_apply.head_map").weight.unflatten(0, (-1, heads)).transpose(0, 1)
         return self._of_heads("attn2_mh_apply.mapv", heads) @ joined
@@ -653,7 +653,7 @@ class RepformerLayer(nn.Module):
         return found
 
     def _added(self, name: str, old: torch.Tensor, messages: Sequence[torch.Tensor]) -> torch.Tensor:
-        """With these messages."""
+        """The old features with these messages."""
         style, count = self.form.options.update_style, len(messages)
         if style == RESIDUAL:
             weights = list(getattr(self, f"{name}_residual"))
@@ -691,7 +691,7 @@ class RepformerLayer(nn.Module):
         residuals: Mapping[str, Sequence[Any]],
         norm: Sequence[Any] | None,
     ) -> Tree:
-        """The node, of those of its products, its weights, and the norm's weight and bias."""
+        """The layer's node, from those of its products, its weights, and the norm's weight and bias."""
         head = {"@class": "RepformerLayer", "@version": 2}
         tree: Tree = {**head, **form.said(ntypes), "precision": precision}
         for name, node in form.holders.items():
@@ -737,7 +737,7 @@ class RepformerLayer(nn.Module):
         return cls(form, products, residuals, norm if form.attends else None)
 
 
-# What the node of a layer says once more of the options.
+# The options that a layer's node repeats.
 _SAID = tuple(
     field.name
     for field in RepformerOptions.keys("file")

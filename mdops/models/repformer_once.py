@@ -12,12 +12,12 @@ from mdops.ops.node_layer import NodeLayerWeights
 
 
 class NodesOnce(NamedTuple):
-    """What nodes of C numbers get from edges of K numbers.
+    """The messages to nodes of C features from edges of K features.
 
     Attributes:
         weights, packed: of `node_layer`. filters: (K, C), of the convolution; (0, C): there is none.
-        product: (K, M), by which sums of edges are multiplied; None: they are as they are.
-        sums_edges, sums_neighbors: whether symmetric sums of edges, and of neighbours, are there.
+        product: (K, M), multiplies the sums of edges; None: nothing does.
+        sums_edges, sums_neighbors: whether there are symmetric sums of edges, and of neighbours.
         takes_nodes, keep, axis: of `node_layer`.
     """
 
@@ -33,11 +33,11 @@ class NodesOnce(NamedTuple):
 
 
 class AttentionOnce(NamedTuple):
-    """The attention of nodes to neighbours by H heads, which `layer_once` does not add.
+    """The attention of nodes to neighbours with H heads; `layer_once` does not add it.
 
     Attributes:
-        wanted: (C, H C), the factors of a neighbour's numbers in each head's logit. joined: (H C, C), and bias: (C,),
-            of the means of neighbours' numbers.
+        wanted: (C, H C), from a node to the factors of a neighbour's features in each head's logit. joined: (H C, C),
+            and bias: (C,), for the means of neighbours' features.
     """
 
     wanted: torch.Tensor
@@ -49,7 +49,7 @@ class LayerOnce(NamedTuple):
     """A layer.
 
     Attributes:
-        nodes: what it makes of nodes. edges: of edges, and the factor of the old numbers; None: edges go nowhere.
+        nodes: weights of nodes. edges: the factor of the old edges, and weights; None: new edges are not read.
         attention: of nodes; None: there is none.
         activation: the code of f and its threshold.
         shift, gated, eps: of the attention of edges.
@@ -65,7 +65,7 @@ class LayerOnce(NamedTuple):
 
 
 class GraphOnce(NamedTuple):
-    """Of the edges, what has no derivative.
+    """The indices of the edges.
 
     Attributes:
         of_neighbor, of_center: from an edge to its nodes. absent: (N,), places without a neighbour.
@@ -86,7 +86,7 @@ def layer_once(
     mean_weight: torch.Tensor,
     turning: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The new numbers of nodes (N, C) and of edges (E, K), differentiable once.
+    """The new nodes (N, C) and edges (E, K), differentiable once.
 
     Args:
         nodes: (N, C). e: (E, K). r: (E, 3), of the attention of edges.
@@ -141,7 +141,7 @@ def _edges(
 
 
 def _of_neighbors(nodes: NodesOnce, e: Any, turning: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `edge_convolution` takes of edges: their numbers, and vectors, or no columns."""
+    """The edges' features and vectors for `edge_convolution`, or no columns."""
     return (e if len(nodes.filters) else e[:, :0]), (turning if nodes.sums_neighbors else turning[:, :0])
 
 
@@ -166,8 +166,7 @@ def _nodes(
     turning: Any,
     of_edges: torch.Tensor,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """The new nodes, and what their gradients need of the way: sums over neighbours and over edges, and what f is
-    taken of."""
+    """The new nodes, and what their gradients need: sums over neighbours and over edges, and the inputs of f."""
     own = layer.nodes
     sums = nodes.new_empty(len(nodes), 0, nodes.shape[1])
     if len(own.filters) or own.sums_neighbors:
@@ -215,7 +214,7 @@ def _by_edges(
     mean_weight: Any,
     turning: Any,
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradients by e, mean_weight and turning, of those of `_by_nodes`; None: sums over edges count elsewhere."""
+    """The gradients by e, mean_weight and turning, from `_by_nodes`; by_edges None: edges' sums count elsewhere."""
     own, by_e, by_mean, by_turning = layer.nodes, None, None, None
     ends, known = (*graph.of_center, *graph.of_neighbor), mean_weight[:, 0]
     if by_edges is not None and own.sums_edges and own.sums_neighbors and len(own.filters):
@@ -235,7 +234,7 @@ def _by_edges(
 
 
 class StepsOnce(NamedTuple):
-    """All layers, whose edges have few functions of one number in the place of their own.
+    """All layers, with edges that have few functions of one number instead of features.
 
     Attributes:
         basis: these functions. layers: with their `product`.
@@ -248,8 +247,8 @@ class StepsOnce(NamedTuple):
 def steps_once(
     steps: StepsOnce, graph: GraphOnce, environment: tuple[Any, ...], nodes: torch.Tensor, d: torch.Tensor
 ) -> torch.Tensor:
-    """The nodes (N, C) after all layers, differentiable once in what they begin with and in d (N, K, 3), the pair
-    vectors; `environment` are the other arguments of the op `edge_environment`."""
+    """The nodes (N, C) after all layers, differentiable once in the first nodes and in d (N, K, 3), the pair vectors;
+    `environment` are the other arguments of the op `edge_environment`."""
     found: torch.Tensor = once(_Steps(steps, graph, environment), nodes, d)
     return found
 

@@ -571,7 +571,7 @@ class Convolution(nn.Module):
     def _fused_width(self, x: torch.Tensor) -> int | None:
         """How many channels fused layers take for nodes like x; None: there are no such layers."""
         width = fused_width(x, self.lmax, self.width, self.groups) if self.has_fused_layers else None
-        return None if self.options.so2_norm and width != self.width else width  # a norm would count the zeros
+        return None if self.options.so2_norm and width != self.width else width  # a norm would count zeros
 
     def _row_layout(self, x: torch.Tensor) -> tuple[int, int]:
         """How many groups a row holds in simulations with nodes like x, and its channels. `so2_messages` takes one
