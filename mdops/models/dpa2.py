@@ -522,7 +522,7 @@ class DPA2(EdgesByLength, GraphDescriptor):
     def _rows(self, graph: NeighborGraph, near: Neighborhood) -> _Rows:
         """The edges' first inputs and weights, as in `Edges`."""
         o, layers = self.options, self.options.repformer
-        # Rows behind the last edge get finite numbers; no sum reads them.
+        # Rows after the last edge get finite numbers; no sum reads them.
         present = (graph.i >= 0)[:, None]
         kinds = near.centers[graph.i.long().clamp(min=0)]
         vectors = graph.vectors(near.displacements)

@@ -220,7 +220,7 @@ class DPA3(GraphDescriptor):
             excluded=self.excluded if self.options.exclude_types else None,
         )
         assert graph.angles is not None
-        # Rows behind the last edge get finite numbers; no sum reads them.
+        # Rows after the last edge get finite numbers; no sum reads them.
         centers, present = graph.i.long().clamp(min=0), (graph.i >= 0)[:, None]
         vectors = graph.vectors(near.displacements)
         r = torch.where(present, vectors, 1.0).norm(dim=1, keepdim=True)

@@ -265,7 +265,7 @@ class Room:
 
     def by_rows(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor, size: int) -> torch.Tensor:
         """function(rows), for the first `size` rows alone. If these show that the others fit, they run together and
-        are saved. Otherwise they go `size` at a time, and are recomputed."""
+        are saved. Otherwise they go `size` at a time, by `run`."""
         count = len(rows[0])
         if self.left > 0 and size < count:
             left = self.left

@@ -664,8 +664,8 @@ class RepflowLayer(nn.Module):
         n_i. Returns their sums for the edges that form angles, and the updated angles.
 
         Args:
-            inner: the numbers of the edges that make angles, of which the first are read.
-            keeps: whether the last of the products is for angles.
+            inner: the features of the edges that form angles; the leading ones are read.
+            keeps: whether the last product updates angles.
         """
         of_angle, second, first = weights
         e = self._product("a_compress_e_linear")(inner) if self.options.compresses else inner

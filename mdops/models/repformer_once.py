@@ -90,8 +90,8 @@ def layer_once(
 
     Args:
         nodes: (N, C). e: (E, K). r: (E, 3), of the attention of edges.
-        weight, mean_weight: (E, 1), the switch, and what means are weighed with.
-        turning: (E, 3), the edges' vectors, weighed for the symmetric sums.
+        weight, mean_weight: (E, 1), the switch, and the weights of means.
+        turning: (E, 3), the edges' vectors, weighted for the symmetric sums.
     """
     found: tuple[torch.Tensor, torch.Tensor | None] = once(
         _Layer(layer, graph), nodes, e, r, weight, mean_weight, turning

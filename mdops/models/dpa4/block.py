@@ -45,7 +45,7 @@ class FeedForward(nn.Module):
     ) -> None:
         """Args:
         grid: the kind of a `GridNet`, on the rotations if there is a kmax; None: a gate.
-        doubled: whether the gate has numbers of its own.
+        doubled: whether the gate has its own half of the inputs.
         """
         super().__init__()
         chosen, frames = coefficients(lmax), 1

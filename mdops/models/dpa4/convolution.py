@@ -86,7 +86,7 @@ class _SumOfRun(torch.autograd.Function):
 
 
 def _widened(rows: torch.Tensor, width: int, groups: range) -> torch.Tensor:
-    """Rows (.., C), padded to `width` channels with zeros behind each group."""
+    """Rows (.., C), padded to `width` channels with zeros after each group."""
     if width == rows.shape[-1]:
         return rows
     each = rows.unflatten(-1, (len(groups), -1))
@@ -751,7 +751,7 @@ class Convolution(nn.Module):
         if weights.shape[1] > 1:
             return edge_rotate_sum(turn, _weighted(rows, weights), of)
         if not edges.once:
-            weighted = turn * weights[:, :, None]  # cheaper: `turn` has fewer columns than rows have
+            weighted = turn * weights[:, :, None]  # cheaper: it has fewer columns than channels
             return edge_rotate_sum(weighted, rows, of)
         if edges.is_run:
             found: torch.Tensor = _SumOfRun.apply("edge_rotate_back", rows.shape[2], turn, rows, weights, of)

@@ -64,8 +64,8 @@ class DegreeMix(nn.Module):
         self, turn: torch.Tensor, x: torch.Tensor, numbers: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Matrices (E, R, D) and rows of nodes whose product is the mixture, if it is one for all channels."""
-        # The mixture goes into the rotation, which has fewer columns than rows have; the factors go into the rows of
-        # nodes, which are fewer than edges.
+        # The mixture goes into the rotation, as that has fewer columns than x has channels; the factors go into the
+        # rows of nodes, which are fewer than edges.
         return order_mix(numbers, turn, self.lmax), self.scaled(x)
 
     def scaled(self, x: torch.Tensor) -> torch.Tensor:

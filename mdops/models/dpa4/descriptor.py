@@ -175,7 +175,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         graph = neighbor_graph_of(near, o.rcut, excluded=self.excluded if o.exclude_types else None)
         present, kinds = (graph.i >= 0)[:, None], near.centers
         vectors = -graph.vectors(near.displacements)  # from the neighbour to the atom
-        # Rows behind the last edge get finite numbers; no sum reads them.
+        # Rows after the last edge get finite numbers; no sum reads them.
         vectors = torch.where(present, vectors, self._up)
         r = vectors.norm(dim=1, keepdim=True)
         inner, outer, sent = o.inner_clamp_r_inner, o.inner_clamp_r_outer, None

@@ -20,7 +20,7 @@ from mdops.ops.switch_curve import fade_curve
 
 
 class Edges(NamedTuple):
-    """The graph that all layers read. Rows behind the last edge hold finite numbers that no sum reads.
+    """The graph that all layers read. Rows after the last edge hold finite numbers that no sum reads.
 
     Attributes:
         of_center, of_neighbor: from each of E edges to its atom, and to the neighbour.
@@ -29,7 +29,7 @@ class Edges(NamedTuple):
         vectors: (E, 3), A, from the neighbour to the atom, of `clamped` lengths.
         lengths: (E, 1), A.
         basis: (E, n_radial), functions of the length.
-        envelope: (E, 1), from 1 to 0 at the cutoff; zero behind the last edge.
+        envelope: (E, 1), from 1 to 0 at the cutoff; zero after the last edge.
         radial: (E, L + 1, C), radial features by degree.
         of_edge: (E, L + 1, C), the same plus the embeddings of both types.
         scalars: (E, C), `of_edge` for l = 0.

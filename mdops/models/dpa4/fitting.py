@@ -113,7 +113,7 @@ class GatedNet(nn.Module):
         self.output_layer = Dense(widths[-1], node["out_dim"], bias=node["bias_out"])
 
     def forward(self, x: torch.Tensor, head: torch.Tensor | None = None) -> torch.Tensor:
-        """`head`: (heads,), the code of the head, if heads change scale and shift."""
+        """`head`: (heads,), identifies the head, if heads change scale and shift."""
         film = self.case_film
         if film is not None:
             assert head is not None

@@ -254,8 +254,8 @@ def layer_of(
     """The layer for some groups of channels, in equal parts of rows of `width` channels, padded with zeros.
 
     Args:
-        gate: a `Gate` or a `GridNet`, or anything else: there is none. norm: an `OrderNorm`, or anything else.
-        scale: (F, C), of what is added. adds: as `Layer` has it. function: of the gate.
+        gate: a `Gate`, a `GridNet`, or any other module: no gate. norm: an `OrderNorm`, or any other module.
+        scale: (F, C), the layer scale. adds: as in `Layer`. function: of the gate.
     """
     c, part_width = product.inputs, width // len(groups)
 

@@ -94,8 +94,8 @@ class BlockOnce(NamedTuple):
         """Maps rows x (N, D, C) to rows of that shape.
 
         Args:
-            of_edges: vectors (E, 3); mixtures (E, ..), numbers of `order_mix`; logits (E, 1), what lengths and types
-                add to them; envelopes (E, 1).
+            of_edges: vectors (E, 3); mixtures (E, ..), as in `order_mix`; logits (E, 1), their biases by lengths and
+                types; envelopes (E, 1).
         """
         ends = of_center, of_neighbor
         found = _received(trace, self.messages, ends, x, *of_edges)

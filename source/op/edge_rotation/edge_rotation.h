@@ -6,8 +6,8 @@
 //   outer    T[e] = y[e] x[n(e)]^T                       (E, R, C), (N, D, C) to (E, R, D); 0 for -1
 //
 // Each is linear in both of its arguments, and its gradients are the other two. All may have a weight per
-// edge, w[e], which multiplies results, and in `sum` its terms. The weight's gradient is <T[e], y[e]
-// x[n(e)]^T> for the gradient x of the sum; then `outer` computes it, too.
+// edge, w[e], which multiplies results, and in `sum` its terms. For the gradient x of the sum, the weight's
+// gradient is <T[e], y[e] x[n(e)]^T>; then `outer` computes it, too.
 #pragma once
 
 #include <cstdint>

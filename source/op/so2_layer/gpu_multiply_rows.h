@@ -10,8 +10,8 @@ namespace mdops {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // d (+)= kSign A B, kSign 1 or -1, 64 x 16 times 16 x 32, 64 or 96, of float16. Each warp has 16 rows of A as
-// in m16n8k16; B is in shared memory. In lane l of warp w (of four), d[4 j + 2 h + c] is row 16 w + 8 h + l /
-// 4, column 8 j + 2 (l % 4) + c.
+// in m16n8k16; B is in shared memory. In lane l of warp w (of four), d[4 j + 2 h + c] is
+// row 16 w + 8 h + l / 4, column 8 j + 2 (l % 4) + c.
 //
 // Operands `A`, `B`, `Add` and `Sign` follow d's registers. The last two arguments are the registers' names
 // and operands.

@@ -74,7 +74,7 @@ inline OrderShape orders_of(const RotationShape& shape, int64_t degree) {
   return {shape.edges, degree, degree > 0, shape.columns};
 }
 
-// The parts one after the other, with an array for each result.
+// Runs the parts of a message as separate ops, with an array for each result.
 template <class AnyOp, class T>
 void run_one_by_one(const AnyOp& op, So2Messages<T>& given) {
   std::vector<So2Args<T>>& layers = given.layers;
