@@ -8,7 +8,7 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
-constexpr int kNeighbors = 64;  // at once: what there is of them stays in the first-level cache
+constexpr int kNeighbors = 64;  // at once: their values stay in the first-level cache
 
 template <class T>
 struct EightTypes;
@@ -48,7 +48,7 @@ inline __attribute__((always_inline)) Eight<T> quartics(T t) {
   return sum;
 }
 
-// The neighbours of one atom within the cutoff, and what sums take of them.
+// The neighbours of one atom within the cutoff, with the inputs of sums.
 template <class T, int Degree>
 struct Neighbors {
   static constexpr int kComponents = (Degree + 1) * (Degree + 1), kHigher = kComponents - 4;
@@ -58,7 +58,7 @@ struct Neighbors {
   alignas(64) int32_t first[kNeighbors], table[kNeighbors], slot[kNeighbors];
   int size = 0;
 
-  // Turns pair vectors into directions, and fills in the rest.
+  // Turns pair vectors into directions, and computes the rest.
   void evaluate(const HarmonicMomentArgs<T> args) {
     MDOPS_INDEPENDENT
     for (int k = 0; k < size; ++k) {
@@ -74,14 +74,14 @@ struct Neighbors {
   }
 };
 
-// What there is within the cutoff.
+// Those within the cutoff.
 template <class T>
 struct Seen {
   int32_t within = 0;
   T nearest2;
 };
 
-// work(neighbors) for atom i's neighbours, so many at a time.
+// work(neighbors) for atom i's neighbours, in chunks.
 template <int Degree, class T, class Work>
 Seen<T> for_neighbors(const HarmonicMomentArgs<T>& args, int64_t i, const Work& work) {
   const T cutoff2 = args.cutoff * args.cutoff;
@@ -142,7 +142,7 @@ inline __attribute__((always_inline)) T sum_eight(const Eight<T>& v) {
   return LaneSum<T, kSplineLanes>::of(v);
 }
 
-// Gradients of harmonics, for neighbours of which directions are known.
+// Gradients of harmonics, for neighbours with known directions.
 template <class T, int Degree>
 struct Gradients {
   alignas(64) T d[3][Neighbors<T, Degree>::kHigher][kNeighbors];

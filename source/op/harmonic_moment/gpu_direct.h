@@ -1,7 +1,7 @@
-// Harmonic sums on a GPU by the polynomials of few functions. A warp has an atom: its lanes look through the
-// slots, and those within the cutoff wait until there are 32 of them, a lane each. A lane evaluates the
-// functions of its neighbour, of whatever type. All polynomials lie in shared memory; lines of one interval
-// after the other begin in other banks.
+// Harmonic sums on a GPU by the polynomials of few functions. A warp has an atom: its lanes check the slots,
+// and those within the cutoff wait until there are 32 of them, a lane each. A lane evaluates the functions of
+// its neighbour, of any type. All polynomials lie in shared memory; rows of consecutive intervals begin in
+// different banks.
 #pragma once
 
 #include "common/rows.h"
@@ -18,8 +18,8 @@ template <class T>
 constexpr int kLine = 16 / sizeof(T);  // numbers that are read at once
 constexpr int kTogether = 4;           // functions
 
-// Of N numbers of each lane, a power of two, the sum of number lane * N / 32 of all lanes. Half of what is
-// left goes to the other half of the lanes, and so on.
+// Lane's sum of number lane * N / 32 over all lanes, for N numbers each, a power of two. In each step half of
+// the numbers left go to the other half of the lanes.
 template <int N, class T>
 __device__ __forceinline__ T shared_sums(const T (&x)[N], int step = kWarp / 2) {
   if constexpr (N == 1) {
@@ -38,20 +38,20 @@ __device__ __forceinline__ T shared_sums(const T (&x)[N], int step = kWarp / 2) 
   }
 }
 
-// From the polynomials of an interval to those of the next, in shared memory.
+// The stride from an interval's polynomials to the next ones, in shared memory.
 template <class T>
 MDOPS_HD int piece_stride(int64_t functions) {
   return static_cast<int>(kSplineSupport * functions) + kLine<T>;
 }
 
-// Neighbours within the cutoff that wait, in a ring.
+// Neighbours within the cutoff, waiting in a ring.
 template <class T>
 struct Waiting {
   T d[3][kWaiting];
   int32_t pair[kWaiting], slot[kWaiting];  // the pair of types among those of the centre
 };
 
-// What lanes of one atom share.
+// What the lanes of one atom share.
 template <class T>
 struct DirectArgs {
   HarmonicMomentArgs<T> list;
@@ -72,7 +72,7 @@ struct DirectArgs {
     __syncthreads();
   }
 
-  // The polynomials of centres of a type, and of those these of an interval of a neighbour's.
+  // The polynomials of a centre's type, and among them those of an interval of a neighbour's type.
   __device__ __forceinline__ const T* of_type(int32_t type) const {
     return pieces + static_cast<int64_t>(type) * list.ntypes * list.grid.intervals * stride;
   }
@@ -81,9 +81,9 @@ struct DirectArgs {
   }
 };
 
-// f(neighbour, its slot, whether there is one) in all lanes for neighbours of a real atom, 32 at a time but
-// for the last; beyond(slot) in lanes whose slots have none that counts. Gives how many are within the
-// cutoff, and this lane's smallest squared distance.
+// f(neighbour, its slot, whether there is one) in all lanes for neighbours of a real atom, 32 at a time
+// except the last; beyond(slot) in lanes whose slot has no neighbour that counts. Returns how many are within
+// the cutoff, and this lane's smallest squared distance.
 template <class T, class F, class Beyond>
 __device__ __forceinline__ int each_near(const HarmonicMomentArgs<T>& args, int64_t i, Waiting<T>* waiting,
                                          T* nearest2, const F& f, const Beyond& beyond) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ int each_near(const HarmonicMomentArgs<T>& args, int6
   for (int first = 0; first < total; first += kWarp) {
     const int slot = first + lane;
     const T x = d[0], y = d[1], z = d[2], r2 = x * x + y * y + z * z;
-    if (slot + kWarp < total)  // on its way while others are summed
+    if (slot + kWarp < total)  // loads while others are summed
       for (int a = 0; a < 3; ++a) d[a] = slots[3 * (slot + kWarp) + a];
     const bool near = slot < total && !(r2 >= cutoff2);
     if (near) *nearest2 = nearest_of(*nearest2, r2);
@@ -132,7 +132,7 @@ __device__ __forceinline__ int each_near(const HarmonicMomentArgs<T>& args, int6
   return within;
 }
 
-// Four functions from `piece` on of as many as are `known`, and their slopes by t if they are asked for.
+// Four functions from `piece` on, as far as they are `known`, and their slopes by t if wanted.
 template <bool Slopes, class T>
 __device__ __forceinline__ void evaluate(const T* piece, int known, T t, T* value, T* slope) {
   using Numbers = Pack<T, kLine<T>>;
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 3 : 1)
   }
 }
 
-// Where the gradients by pair vectors go, an atom of a warp after the other: to memory, (N, width, 3).
+// Stores the gradients by pair vectors, one atom of a warp after the other: in memory, (N, width, 3).
 template <class T>
 class PairGradients {
  public:
@@ -238,12 +238,12 @@ class PairGradients {
 
   __device__ PairGradients(const HarmonicMomentArgs<T>& args, T* to, void*) : args_(args), to_(to) {}
 
-  // The row of an atom that has none.
+  // The row of an atom that is not real.
   __device__ void skip(int64_t i, RowKind kind) {
     fill(i, 0, kind == RowKind::wrong ? not_a_number<T>() : T(0));
   }
   __device__ void begin(int64_t i) { row_ = to_ + 3 * i * args_.width; }
-  // What `add` wants to know of a lane's pair.
+  // What `add` needs of a lane's pair.
   __device__ int place(int64_t, int slot) const { return slot; }
   __device__ void add(bool is_there, int slot, const T*, const T* g) {
     if (is_there)
@@ -269,7 +269,7 @@ class PairGradients {
   T *const to_, *row_ = nullptr;
 };
 
-// Or to sums, which are forces and virials.
+// Or adds them up to forces and virials.
 template <int Warps>
 class PairForces {
  public:
@@ -320,7 +320,7 @@ __device__ __forceinline__ void each_gradient(const HarmonicMomentArgs<T>& args,
   to.end(i);
 }
 
-// f(i) by a warp for its real atoms, with what goes `to` those that are none.
+// f(i) by a warp for its real atoms; `to` skips the others.
 template <int Warps, class T, class To, class F>
 __device__ __forceinline__ void each_atom(const HarmonicMomentArgs<T>& args, To& to, const F& f) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * Warps;

@@ -45,7 +45,7 @@ inline __global__ void __launch_bounds__(kBoundWarps* kWarp)
   __syncthreads();
   if (threadIdx.x >= 2) return;
   for (float one : of_warps) most = fmaxf(most, one);
-  // Rounding may give a little more.
+  // Rounding may exceed this a little.
   const double all = fmax(1.01 * static_cast<double>(most), ForceSums<1>::kLeast);
   atomic_max(largest + threadIdx.x, threadIdx.x == 0 ? all : all * static_cast<double>(args.cutoff));
 }

@@ -24,8 +24,8 @@ struct alignas(16) Staged {
   int32_t first[kWarp];
 };
 
-// Whether this lane's slot, of so many, is a neighbour within the cutoff, and its place among those of the
-// warp; `count`: how many there are.
+// Whether this lane's slot, below a limit, is a neighbour within the cutoff, and its place among those of the
+// warp; `count`: their number.
 template <class T>
 struct LanePair {
   T d[3];
@@ -44,11 +44,11 @@ struct LanePair {
   }
 };
 
-// Neighbours are added so many at once, as many as are read at once.
+// Neighbours are added in groups of as many as are read at once.
 template <class T>
 constexpr int kAtOnce = 16 / sizeof(T);
 
-// Gives chi of the lane's; zero where there is none. Harmonics from degree 1 on have it once more.
+// Returns chi of this lane's neighbour, or zero. Harmonics from degree 1 on have chi twice.
 template <class T, int Degree>
 __device__ __forceinline__ T stage_pair(const HarmonicMomentArgs<T>& args, const LanePair<T>& lane,
                                         Staged<T, Degree>* stage) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ T stage_pair(const HarmonicMomentArgs<T>& args, const
                [&](int l, int n, T b) { stage->harmonic[n][lane.place] = l > 0 ? b * chi : b; });
     stage->first[lane.place] = pair.place.interval;
   }
-  // Up to a multiple of `kAtOnce` places that add zero.
+  // Pads with zeros to a multiple of `kAtOnce`.
   const int beyond = lane.count + lane_index();
   if (lane_index() < kAtOnce<T> - 1 && beyond < kWarp) {
     for (int k = 0; k < kSplineSupport; ++k) stage->weight[k][beyond] = T(0);
@@ -108,7 +108,7 @@ struct SumResults {
     const T* const table = p.table + begin * firsts;
     T* const to_first = out.first + i * p.width();
     T* const to_second = out.second + i * kComponents * seconds;
-    if (firsts <= kHalf) {  // each half of the warp has every other spline
+    if (firsts <= kHalf) {  // each half of the warp takes every other spline
       const int c = lane % kHalf, mine = c < firsts ? c : 0;
       T sum = 0;
 #pragma unroll 8
@@ -119,7 +119,7 @@ struct SumResults {
       for (int from = 0; from < firsts; from += kEach * kWarp)
         each_column<kComponents>(sums, basis, table, firsts, from + lane, to_first);
     }
-    // A column of the others' table is a lane's own, and components so far from each other.
+    // A lane has a column of the others' table, and components `apart` from each other.
     const int c = lane & (seconds - 1), apart = kWarp / seconds;
     for (int m = 1 + lane / seconds; __any_sync(kAllLanes, m < kComponents); m += kEach * apart) {
       T sum[kEach] = {};
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int64_t bytes = sizeof(Staged<T, Degree>) + (InShared ? numbers * sizeof(T) : 0);
   auto* const stage = reinterpret_cast<Staged<T, Degree>*>(net_memory() + warp * bytes);
   T* const sums = InShared ? reinterpret_cast<T*>(stage + 1) : room + i * numbers;
-  // Which spline's and component's number of a neighbour is this lane's.
+  // The spline and component of which this lane sums.
   int k_of[kItems], n_of[kItems];
 #pragma unroll
   for (int item = 0; item < kItems; ++item) {
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
           for (int item = 0; item < kItems; ++item)
             if (item + 1 < kItems || has_last)
               to[item * kWarp] = now[item] + weight[item].of[u] * harmonic[item].of[u];
-          __syncwarp();  // the next one's numbers are other lanes'
+          __syncwarp();  // other lanes write the next one's numbers
         }
       }
     }
@@ -305,8 +305,8 @@ struct SumGradients {
   }
 };
 
-// A block an atom, a warp so many of its neighbours. The gradients of `source` lie in shared memory, or in
-// `room`.
+// A block an atom, and each warp some of its neighbours. The gradients of `source` lie in shared memory, or
+// in `room`.
 template <class T, int Degree, bool InShared>
 __global__ void __launch_bounds__(kWarps* kWarp)
     gradients_kernel(HarmonicMomentArgs<T> args, T* room, SumGradients<T> source, T* pair_grad) {

@@ -1,4 +1,4 @@
-// Which kernels take what there is, for CUDA and for the emulated GPU.
+// Chooses kernels for the inputs, for CUDA and for the emulated GPU.
 #pragma once
 
 #include <algorithm>
@@ -11,17 +11,16 @@
 
 namespace mdops::gpu_harmonic {
 
-constexpr int64_t kBlockShared = 64 << 10;  // that blocks take where atoms can share one: several run at once
+constexpr int64_t kBlockShared = 64 << 10;  // of blocks if atoms can share one: several run at once
 
-// How many warps of a block have so many bytes each beside those that they share; 0: not one.
+// How many warps a block can have, of so many bytes each beside the shared ones; 0: none.
 inline int warps_of(int64_t each, int64_t shared, int64_t most) {
   int warps = kWarps;
   while (warps > 0 && warps * each + shared > most) warps /= 2;
   return warps;
 }
 
-// Runs need(bytes of device memory), which gives these, where what an atom has does not fit into shared
-// memory.
+// Calls need(bytes), which allocates device memory, if an atom's data does not fit into shared memory.
 template <class T, class Need>
 void run_moments(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const SumResults<T>& results,
                  Need&& need) {
@@ -59,10 +58,10 @@ void run_gradients(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const SumG
   });
 }
 
-// The kernels by polynomials: of all functions, or of those that are summed with harmonics.
+// The kernels by polynomials: of all functions, or of those summed with harmonics.
 enum class Pieces { none, all, some };
 
-// Which of them take a call.
+// Which of them supports a call.
 template <class T>
 Pieces pieces_of(const HarmonicSumArgs<T>& p) {
   if constexpr (!std::is_same_v<T, float>) return Pieces::none;
@@ -70,8 +69,8 @@ Pieces pieces_of(const HarmonicSumArgs<T>& p) {
   return p.known == p.seconds && (p.seconds == 8 || p.seconds == 16) ? Pieces::some : Pieces::none;
 }
 
-// Blocks that stay, as each copies the polynomials: up to `most` warps of a multiprocessor, which need `each`
-// bytes. None where the polynomials do not fit.
+// Persistent blocks, as each copies the polynomials: up to `most` warps of a multiprocessor, of `each` bytes.
+// None if the polynomials do not fit.
 struct PieceBlocks {
   int64_t blocks = 0, bytes = 0;
 
@@ -99,7 +98,7 @@ bool run_pieces(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const Harmoni
   return in.fits;
 }
 
-// work(functions or those with harmonics): what kernels have as a constant.
+// work(functions, or those with harmonics), a constant for kernels.
 template <class Work>
 bool with_functions(int64_t given, const Work& work) {
   return given == 8 ? work(std::integral_constant<int, 8>{}) : work(std::integral_constant<int, 16>{});
@@ -148,7 +147,7 @@ void run_sums(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const HarmonicS
   if (!done) run_moments(gpu, args, SumResults<T>{p, out}, need);
 }
 
-// Bytes of a warp of the kernels that give gradients by pair vectors, which go to a `To`.
+// Bytes of a warp in the kernels for gradients by pair vectors, which `To` stores.
 template <class To, class T>
 int64_t direct_bytes(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& p) {
   const int64_t by = p.firsts + kTogether + components_to(args.degree) * p.seconds;
@@ -206,7 +205,7 @@ void run_sum_gradients(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const 
   if (!done) run_gradients(gpu, args, SumGradients<T>{p, by_first, by_second}, pair_grad, need);
 }
 
-// Forces and virials without the gradients of pairs in memory. False where no kernel has them.
+// Forces and virials without storing the gradients of pairs. False if no kernel supports this.
 template <class Need>
 bool run_forces(const Gpu& gpu, const HarmonicMomentArgs<float>& args, const HarmonicSumArgs<float>& p,
                 const HarmonicForceArgs<float>& of, Need&& need) {

@@ -1,7 +1,7 @@
-// Harmonic sums on a GPU of many functions, of which some are summed with harmonics. Those are evaluated by
-// their polynomials, a lane a neighbour, as in gpu_direct.h; the lanes then have a component and some of the
-// functions each. Of all functions the sums of the splines alone are formed, as integers, and multiplied with
-// the coefficients for many atoms at once; backward these products come first.
+// Harmonic sums on a GPU of many functions, some of them summed with harmonics. The latter are evaluated by
+// polynomials, a lane a neighbour, as in gpu_direct.h; then each lane has a component and some of the
+// functions. For all functions, only sums of the splines are formed, as integers, and multiplied by the
+// coefficients for many atoms at once; backward these products come first.
 #pragma once
 
 #include "harmonic_moment/gpu_direct.h"
@@ -10,7 +10,7 @@ namespace mdops::gpu_harmonic {
 
 constexpr int kWideWarps = 16;
 
-// How lanes share the components above degree 0 times functions: each has one of those and so many of these.
+// How lanes share the components above degree 0 times functions: each has one component and some functions.
 template <int Degree, int Seconds>
 struct WideTile {
   static constexpr int kOthers = components_to(Degree) - 1;
@@ -45,7 +45,7 @@ struct TypedProduct {
 
 constexpr int kTileRows = 64, kTileDepth = 16, kTileThreads = 256, kTileEach = 4;
 
-// A block has 64 atoms and as many columns. Types that are there take turns; atoms of others count as zero.
+// A block has 64 atoms and 64 columns. It loops over their types; atoms of other types count as zero.
 template <class T>
 __global__ void __launch_bounds__(kTileThreads) typed_product_kernel(TypedProduct<T> p) {
   using Numbers = Pack<T, kTileEach>;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kTileThreads) typed_product_kernel(TypedProduc
   }
 }
 
-// All but sums of `firsts` functions, and for these `moments` (N, row) of the splines. A warp has an atom.
+// All but the sums of `firsts` functions, and for these `moments` (N, row) of the splines. A warp an atom.
 template <class T, int Degree, int Seconds>
 __global__ void __launch_bounds__(kWideWarps* kWarp)
     wide_sums_kernel(HarmonicMomentArgs<T> args, HarmonicSumArgs<T> p, T* moments, HarmonicSums<T> out) {
@@ -191,13 +191,13 @@ __global__ void __launch_bounds__(kWideWarps* kWarp)
       out.within[i] = within, out.nearest[i] = std::sqrt(nearest2);
     }
     __syncwarp();
-    const T wrong = T(0) * masses[0];  // NaN where a distance is
+    const T wrong = T(0) * masses[0];  // NaN if a distance is
     for (int k = lane; k < row; k += kWarp) moments[i * row + k] = counter[k] * unit + wrong;
   }
 }
 
-// The gradients by pair vectors. `by_moments` (N, 2, row): those by the moments of splines of degree 0, and
-// by those of their slopes.
+// The gradients by pair vectors. `by_moments` (N, 2, row): by the moments of splines of degree 0, and by
+// those of their slopes.
 template <class T, int Degree, int Seconds, class To>
 __global__ void __launch_bounds__(kWideWarps* kWarp)
     wide_gradients_kernel(HarmonicMomentArgs<T> args, HarmonicSumArgs<T> p, const T* by_first,

@@ -31,7 +31,7 @@
 namespace mdops {
 
 constexpr int kLeastMomentDegree = 2;
-// Rows of splines end with zeros: kernels take eight at once.
+// Rows of splines are zero-padded: kernels read eight at once.
 constexpr int kSplineLanes = 8;
 MDOPS_HD int64_t padded_basis(int64_t intervals) {
   return (intervals + kSplineSupport - 1 + (kSplineLanes - kSplineSupport) + kSplineLanes - 1) /
@@ -84,7 +84,7 @@ struct HarmonicPair {
     each_harmonic<T>(x, y, z, degree, [&](int l, int n, const S& value) { f(l, 4 + n, value); });
   }
 
-  // What terms have from degree 1 on in the place of chi, and its slope.
+  // The factor instead of chi from degree 1 on, and its slope.
   MDOPS_HD T fade() const { return chi * chi; }
   MDOPS_HD T slope() const { return T(2) * chi * dchi; }
   // The gradient along the direction by the masses, sums of chi^2 and chi^4.
@@ -92,7 +92,7 @@ struct HarmonicPair {
     return T(2) * chi * dchi * (second + T(2) * chi * chi * fourth);
   }
 
-  // The gradient from what there is along the direction, and by the direction.
+  // The gradient from its part along the direction, and that by it.
   MDOPS_HD void turned(T along, const T* by_direction, T* out) const {
     const T *e = direction,
             outward = e[0] * by_direction[0] + e[1] * by_direction[1] + e[2] * by_direction[2];
@@ -160,7 +160,7 @@ struct HarmonicSumArgs {
   MDOPS_HD int64_t width() const { return firsts + 2; }
 };
 
-// What there is of the neighbours: how many are within the cutoff, and the distance of the nearest.
+// What is known of the neighbours: how many are within the cutoff, and the distance of the nearest.
 template <class T>
 struct HarmonicSums {
   T *first, *second;
@@ -168,7 +168,7 @@ struct HarmonicSums {
   T* nearest;       // (N,), the cutoff where there is none
 };
 
-// What forces are made of, and where they go.
+// The inputs and outputs of forces.
 template <class T>
 struct HarmonicForceArgs {
   const T *by_first, *by_second;

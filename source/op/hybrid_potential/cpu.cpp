@@ -27,8 +27,8 @@ void step(const Op& op, const HybridInputs& in, const double* places, const Step
               static_cast<ComputedInputs<T>*>(nullptr), near_weight);
 }
 
-// Each layer's weight, bias and timestep, which the output layer has not; of the first weight each pair of
-// equal features once, in the order of groups.h.
+// Each layer's weight, bias and timestep (none in the output layer). The first weight has each pair of equal
+// features once, in the order of groups.h.
 template <class T>
 void pack(const HybridNetInputs& in, T* to) {
   const std::vector<DenseLayer<T>> layers = in.layers.layers<T>();

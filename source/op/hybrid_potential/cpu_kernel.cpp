@@ -7,12 +7,12 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
-// A group of features, and whose.
+// A group of features, and its part.
 struct PartGroup : Group {
   int part;
 };
 
-// All parts' features as a net takes them in (gemm/layers.h).
+// All parts' features, as inputs of a net (gemm/layers.h).
 template <class T>
 struct PartFeatures {
   const HybridArgs<T>& args;
@@ -124,7 +124,7 @@ void spread_forces(const PotentialArgs<T>& part, const int32_t* ids, int64_t cou
   }
 }
 
-// What forces take of an atom's energy.
+// What forces need of an atom's energy.
 template <class T>
 double weight_of(const HybridArgs<T>& args, int64_t i, HybridResults<T>& out) {
   const double weight = args.weight ? args.weight[i] : 1;

@@ -1,5 +1,5 @@
-// A whole step of several descriptors on the CPU: what is done in threads, and the sums over them. Nothing
-// here knows PyTorch.
+// A whole step of several descriptors on the CPU: the work of threads, and the sums over them. Without
+// PyTorch.
 #pragma once
 
 #include "hybrid_potential/shape.h"
@@ -7,8 +7,8 @@
 
 namespace mdops {
 
-// Who makes further inputs of the nets in the step, a few atoms of one net at a time, and leads their
-// gradient on to forces.
+// Computes further inputs of the nets in the step, a few atoms of one net at a time, and the forces from
+// their gradient.
 template <class T>
 class ComputedInputs {
  public:
@@ -22,8 +22,8 @@ class ComputedInputs {
 };
 
 // The step, with nets one after the other; `within`, `grad_extra` and `near_weight` as in HybridResults, zero
-// for virtual atoms at entry. With `computed` there may be no part: args.first() says then what is not of a
-// descriptor.
+// for virtual atoms at entry. With `computed` there may be no part: then args.first() has what does not
+// belong to a descriptor.
 template <class T>
 void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const StepResults<T>& results,
                  int32_t* within, T* grad_extra, ComputedInputs<T>* computed = nullptr,

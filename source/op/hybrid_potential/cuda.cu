@@ -6,7 +6,7 @@ namespace mdops {
 
 namespace {
 
-// From the sums with the weights 1 - c the blend's; of the neighbours the net has reported.
+// Turns sums with the weights 1 - c into the blend's; the net has reported on the neighbours.
 void blend(const CudaOp& op, const HybridInputs& in, const Tensor& c, Tensor& energy, Tensor& forces,
            Tensor& virial, Tensor& of_atoms) {
   const ListArgs list = list_args(in.first());

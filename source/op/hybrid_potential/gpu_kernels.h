@@ -1,6 +1,6 @@
-// The kernels of a step of several descriptors on a GPU: T of each, the row of features of all, and the
-// forces of each from its part of that row's gradient. What a warp does for an atom is that of one
-// descriptor's step (spline_potential/gpu_moments.h, gpu_forces.h).
+// The kernels of a step of several descriptors on a GPU: T of each, the row of all features, and the forces
+// of each from its part of that row's gradient. A warp works on an atom as in the step of one descriptor
+// (spline_potential/gpu_moments.h, gpu_forces.h).
 #pragma once
 
 #include "hybrid_potential/gpu_loops.h"
@@ -23,14 +23,14 @@ struct HybridFeatures {
   PartFeatures parts[kMostParts];
 };
 
-// What the forces of a descriptor take beside the step's own arguments.
+// What the forces of a descriptor need beside the step's own arguments.
 struct PartForces {
   const double* weight;  // (N,); null: 1
   int first;             // number of the row
   int first_extra;
-  bool ends;          // whether this kernel, the first, writes the energies and what follows
+  bool ends;          // whether this is the first kernel, which ends the rows
   float* grad_extra;  // (N, extra)
-  const double* c;    // (N,), of atoms that go over to a pair table; null: 0
+  const double* c;    // (N,), of atoms blended with a pair table; null: 0
 };
 
 // The weight of atom i's energy in the forces.
@@ -101,7 +101,7 @@ __device__ __forceinline__ float4 times(float weight, const float4& x) {
   return {weight * x.x, weight * x.y, weight * x.z, weight * x.w};
 }
 
-// By a warp: the energy of a row's atom, and the gradient of its further inputs.
+// By a warp: the energy of a row's atom, and the gradient by its further inputs.
 __device__ __forceinline__ void end_row(const StepArgs& p, const PartForces& h, int64_t row, int i,
                                         float weight) {
   const float* const from = p.net.inputs + row * p.net.net.inputs + h.first_extra;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void end_row(const StepArgs& p, const PartForces& h, 
   if (lane_index() == 0) write_energy(p, row, i);
 }
 
-// Where there is no descriptor.
+// Without any descriptor.
 static __global__ void __launch_bounds__(kAtomThreads) net_end_kernel(StepArgs p, PartForces h) {
   follow_kernels();
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;

@@ -1,5 +1,5 @@
 // A whole step of several descriptors on a GPU and the packing of its nets, for PyTorch's op and for callers
-// that do not know PyTorch; in float32's accuracy.
+// without PyTorch; with float32's accuracy.
 #pragma once
 
 #include <string>
@@ -12,15 +12,15 @@
 
 namespace mdops {
 
-// Of atoms that go over to a pair table.
+// Of atoms blended with a pair table.
 struct NearRows {
   ListArgs list;
   NearArgs near;
-  double far;  // a nearest distance from which on c is 0
-  double* c;   // (N,); null: not asked for
+  double far;  // c is 0 from this nearest distance on
+  double* c;   // (N,); null: not wanted
 };
 
-// What a step has beside the results of each descriptor's arguments.
+// What a step has beside each descriptor's arguments.
 struct HybridOut {
   const double* weight;  // (N,); null: 1
   float* grad_extra;     // (N, extra)
@@ -31,20 +31,20 @@ struct HybridOut {
 // The net behind the features of all descriptors, each in the order of `Features`, and the further inputs.
 GpuNetShape hybrid_net(const std::vector<FittingShape>& parts, const NetShape& net);
 
-// Why the kernels cannot take a model on this device, or no net of this shape can be packed; empty if they
-// can.
+// Why the kernels do not support a model on this device, or nets of this shape cannot be packed; empty if
+// they can.
 std::string hybrid_refusal(const GpuLimits& limits, const GpuNetShape& net,
                            const std::vector<StepArgs>& parts);
 std::string hybrid_pack_refusal(const GpuNetShape& net);
 
-// The descriptors' inputs and sizes are given; results, and the net, of the one with the longest cutoff. One
-// of width 0 is none: then there are energies and `grad_extra` alone. `memory` of the GPU has as many bytes
-// as `hybrid_bytes` says.
+// The descriptors' inputs and sizes are given; results, and the net, only in that with the longest cutoff. If
+// its width is 0, there is no descriptor: only energies and `grad_extra` result. `memory` of the GPU has
+// hybrid_bytes() bytes.
 int64_t hybrid_bytes(const Gpu& gpu, const std::vector<StepArgs>& parts, int widest, const HybridOut& out);
 void run_hybrid(const Gpu& gpu, const std::vector<StepArgs>& parts, int widest, const HybridOut& out,
                 void* memory);
 
-// Numbers of a packed net, and of memory that packing needs for itself.
+// Sizes of a packed net, and of the memory for packing.
 int64_t hybrid_packed_size(const GpuNetShape& net);
 int64_t hybrid_folded_size(const GpuNetShape& net);
 

@@ -15,7 +15,7 @@ extern template void launch_moments<kFp16Splits>(const Gpu&, const NetKernel&, i
 
 class HybridCall {
  public:
-  // The descriptors' inputs and sizes are given; results, and the net, of the one with the longest cutoff.
+  // The descriptors' inputs and sizes are given; results, and the net, only in that with the longest cutoff.
   HybridCall(const Gpu& gpu, std::vector<StepArgs> parts, int widest, HybridOut out)
       : gpu_(gpu),
         limits_(gpu.limits()),
@@ -64,7 +64,7 @@ class HybridCall {
     within_ = out_.within;
     if (!alone())
       within_ = space.take<int32_t>(static_cast<int64_t>(first.atoms) * first.ntypes * parts_.size());
-    float* const nearest = space.take<float>(first.atoms);  // of the others: nobody asks
+    float* const nearest = space.take<float>(first.atoms);  // of the others: unused
     features_.count = static_cast<int>(parts_.size());
     for (int k = 0; k < features_.count; ++k) {
       StepArgs& p = parts_[k];
@@ -77,7 +77,7 @@ class HybridCall {
     }
   }
 
-  // What all descriptors of the call have in common.
+  // What all descriptors of the call share.
   static void share(const StepArgs& of, float* nearest, StepArgs& p) {
     p.at = of.at, p.atom_sums = of.atom_sums, p.virial_sums = of.virial_sums, p.row_atom = of.row_atom;
     p.tile_net = of.tile_net, p.failed = of.failed, p.rows = of.rows, p.tile_rows = of.tile_rows;
@@ -120,7 +120,7 @@ class HybridCall {
 
   // Whether there is one descriptor: its moments become features in one kernel, as in its own step.
   bool alone() const { return parts_.size() == 1; }
-  // Whether there is none: the net of the further inputs.
+  // Whether there is none, only the net of the further inputs.
   bool is_net() const { return parts_[0].width == 0; }
 
   auto features() const -> void (*)(StepArgs, HybridFeatures) {

@@ -17,14 +17,14 @@ constexpr int kMostParts = 32;
 struct ListArgs;
 struct NearArgs;
 
-// Of which neighbours c is, and from which nearest distance on it is 0.
+// Which neighbours make c, and the nearest distance from which on it is 0.
 struct NearLook {
   const ListArgs* list;
-  const NearArgs* near;  // null: c is not asked for
+  const NearArgs* near;  // null: c is not wanted
   double far;
 };
 
-// The net's first matrix has a row for each feature of all parts as they are formed (groups.h), the weights
+// The net's first matrix has a row for each feature of all parts in the order of groups.h, with the weights
 // of equal ones added, and then one for each further input.
 inline int64_t feature_rows(const FittingShape& part) {
   return part.head_rows() + static_cast<int64_t>(part.width - part.axis) * part.axis;

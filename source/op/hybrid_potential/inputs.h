@@ -143,7 +143,7 @@ struct HybridNetInputs {
   }
 };
 
-// The atoms and their list, as the weights take them.
+// The atoms and their list, in the form for the weights.
 inline ListArgs list_args(const PotentialInputs& in) {
   ListArgs list{};
   list.positions = data_of(in.positions), list.cell = data_of(in.cell), list.batch = data_of(in.batch);

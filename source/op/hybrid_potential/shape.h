@@ -1,4 +1,4 @@
-// The sizes of the net behind several descriptors. Nothing here knows PyTorch.
+// The sizes of the net behind several descriptors. Without PyTorch.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace mdops {
 
-// Numbers of a packed net: each layer's weight, bias and timestep, which the output layer has not.
+// Numbers of a packed net: each layer's weight, bias and timestep (none in the output layer).
 inline int64_t net_size(const NetShape& net) {
   int64_t inputs = net.features + net.extra, size = 0;
   for (int n = 0; n < net.layers; ++n) {
@@ -17,8 +17,8 @@ inline int64_t net_size(const NetShape& net) {
   return size + inputs + 1;
 }
 
-// The net behind the features of parts that have these shapes, with as many extra inputs, and hidden layers
-// as `layers` has them.
+// The net behind the features of parts with these shapes, with `extra` further inputs and `layers`' hidden
+// layers.
 inline NetShape net_behind(const std::vector<FittingShape>& parts, const FittingShape& layers,
                            int64_t extra) {
   NetShape net{};
@@ -32,7 +32,7 @@ inline NetShape net_behind(const std::vector<FittingShape>& parts, const Fitting
   return net;
 }
 
-// Where the layers of a packed net stand.
+// The offsets of the layers of a packed net.
 template <class T>
 std::vector<DenseLayer<T>> packed_layers(const NetShape& net, const T* at) {
   std::vector<DenseLayer<T>> layers;
@@ -47,7 +47,7 @@ std::vector<DenseLayer<T>> packed_layers(const NetShape& net, const T* at) {
 }
 
 // The first weights of a packed net, which has those of two equal features added, in DeePMD-kit's order for
-// all of them: one of the two has the weights of both.
+// all: one of the two gets the weights of both.
 template <class T>
 std::vector<T> unfolded_weights(const std::vector<FittingShape>& parts, const NetShape& net, const T* from) {
   const int64_t columns = net.neurons[0];
