@@ -1,5 +1,5 @@
-// Float32 products of few multiply-adds have a kernel of their own, and so have products of which the depth
-// or the columns are one. On Hopper large float32 products go by warpgroups. All others are PyTorch's.
+// Float32 products of few multiply-adds have their own kernels, and so have products with a depth or a column
+// count of one. On Hopper large float32 products run by warpgroups. All others are PyTorch's.
 #include <utility>
 
 #include "common/gpu_divide.h"
@@ -14,7 +14,7 @@ namespace mdops {
 namespace {
 
 constexpr int kProductThreads = 256;
-constexpr int64_t kLarge = int64_t{1} << 26;  // multiply-adds that the tensor cores are soonest done with
+constexpr int64_t kLarge = int64_t{1} << 26;  // multiply-adds from which on tensor cores are fastest
 constexpr int64_t kFewRows = 1024;            // a depth that the blocks of a product need not share
 
 template <class T>
@@ -45,8 +45,7 @@ int64_t columns_of(ProductForm form, const Tensor& b) {
   return b.size(form == ProductForm::b_transposed ? 0 : 1);
 }
 
-// Those with sums, and of a depth that several blocks should share, are the tensor cores' also where they are
-// small.
+// Products with sums, and with a depth to share among blocks, also use the tensor cores if they are small.
 bool is_deep(ProductForm form, const Tensor& a, bool sums) {
   return form == ProductForm::a_transposed && (sums || a.size(0) > kFewRows);
 }
@@ -104,7 +103,7 @@ Tensor gemm_3xtf32(const CudaOp& op, ProductForm form, const Tensor& a, const Te
   return c;
 }
 
-// A matrix as PyTorch sees it.
+// A matrix as a PyTorch tensor.
 template <class T>
 Tensor tensor_of(const CudaOp& op, const MatrixView<T>& matrix) {
   using Numbers = std::remove_const_t<T>;
@@ -172,7 +171,7 @@ void multiply_into(const CudaOp& op, const MatrixView<const T>& a, const MatrixV
   const auto product = [&] {
     if constexpr (std::is_same_v<T, float>) {
       const auto lines = [](const MatrixView<const float>& matrix, bool of_columns) {
-        const bool deep = matrix.transposed != of_columns;  // the depth lies a line apart
+        const bool deep = matrix.transposed != of_columns;  // the depth has the stride of lines
         return gpu_linear::Matrix{matrix.data, deep ? 1 : matrix.line, deep ? matrix.line : 1};
       };
       gpu_linear::RowArgs rows{a.rows,         b.columns, a.columns, 1,      lines(a, false),

@@ -1,6 +1,6 @@
-// Sums over the depth of Rows rows of A and a panel of B, in integers. Included once for each way that an
-// instruction set has to multiply them (cpu_kernel.cpp): MDOPS_DOT is its namespace, where `dot` stands, and
-// MDOPS_DOT_TARGET what the compiler must be told of it. No `#pragma once`.
+// Sums over the depth of Rows rows of A and a panel of B, in integers. Included once for each multiplication
+// method of an instruction set (cpu_kernel.cpp): MDOPS_DOT is its namespace, with `dot`, and MDOPS_DOT_TARGET
+// the compiler's option for it. No `#pragma once`.
 
 namespace MDOPS_DOT {
 

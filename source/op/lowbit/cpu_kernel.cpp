@@ -65,7 +65,7 @@ MDOPS_DOT_TARGET MDOPS_HD Ints dot(Ints sum, Ints b, Ints a) {
 #undef MDOPS_DOT_TARGET
 #endif
 
-// The numbers of the depth in a word, and what the depth of a group is filled up to.
+// The numbers of the depth in a word, and a group's padded depth.
 constexpr int deep(LowBitChip chip) {
   return chip == LowBitChip::plain ? 2 : 4;
 }
@@ -80,7 +80,7 @@ int64_t words_of(const LowBitProduct& p, LowBitChip chip) {
 int64_t row_words(const LowBitProduct& p, LowBitChip chip) {
   return p.groups * words_of(p, chip);
 }
-// Whether the rows of A can be multiplied where they are.
+// Whether the rows of A can be multiplied in place.
 bool is_in_place(const LowBitProduct& p, LowBitChip chip) {
   if (padded_group(p, chip) != p.group) return false;
   return chip == LowBitChip::amx ? p.depth % kTileDepth == 0 && p.rows % kTileRows == 0
@@ -99,7 +99,7 @@ int32_t offset_of(const LowBitProduct& p, LowBitChip chip) {
   return chip != LowBitChip::vnni ? 0 : p.b_kind == LowBit::ternary ? 2 : 128;
 }
 
-// Four numbers of B from `k` on in column n, as bytes; zeros from the end of the depth on.
+// Four numbers of B from `k` on in column n, as bytes; zeros after the end of the depth.
 uint32_t four_of(const LowBitProduct& p, int64_t k, int64_t n, int64_t end) {
   uint32_t word = 0;
   for (int64_t j = 0; j < 4 && k + j < end; ++j) {
@@ -112,7 +112,7 @@ uint32_t four_of(const LowBitProduct& p, int64_t k, int64_t n, int64_t end) {
   return word;
 }
 
-// Bytes with a sign as the words of B want them.
+// Signed bytes in the form for words of B.
 template <LowBitChip Chip>
 MDOPS_HD void put_words(uint32_t four, uint32_t flip, int32_t* at, int64_t below) {
   if constexpr (Chip == LowBitChip::plain) {
@@ -130,11 +130,11 @@ MDOPS_HD uint32_t spread(uint32_t packed) {
   return codes | (codes >> 1 & 0x01010101u) * 0xfcu;
 }
 
-// Columns of B whose words stand side by side; what follows is all words of the next ones.
+// Columns of B whose words are adjacent; then come all words of the next columns.
 template <LowBitChip Chip>
 constexpr int kWide = Chip == LowBitChip::tiles ? kTile : kDotColumns;
 
-// A block of words of B given by columns; false where it lies otherwise.
+// A block of words of B stored by columns; false if it is stored otherwise.
 template <LowBitChip Chip>
 bool pack_square(const LowBitProduct& p, const uint8_t* from, int64_t columns, uint32_t flip, int32_t* to) {
   constexpr int n = kLanes<float>;
@@ -156,12 +156,12 @@ bool pack_square(const LowBitProduct& p, const uint8_t* from, int64_t columns, u
   return true;
 }
 
-// Columns [first, first + kDotColumns) of B, group after group, each filled up with zeros.
+// Columns [first, first + kDotColumns) of B, group after group, each padded with zeros.
 template <LowBitChip Chip>
 void pack_panel(const LowBitProduct& p, int64_t first, int32_t* to) {
   constexpr int kWords = 4 / deep(Chip), kRow = kWide<Chip>;  // words of four numbers, and of a row of them
   const int64_t words = words_of(p, Chip);
-  // fill(row) writes the words of four numbers of all columns, which go to `at`.
+  // fill(row) writes the words of four numbers of all columns, for `at`.
   const auto put_row = [&](int32_t* at, const auto& fill) {
     if constexpr (Chip != LowBitChip::tiles) return fill(at);
     alignas(64) int32_t row[kDotColumns];
@@ -233,7 +233,7 @@ void pack_panel(const LowBitProduct& p, int64_t first, int32_t* to) {
   }
 }
 
-// Keeps a product from being fused with a sum: both are rounded, on every processor.
+// Prevents a fused multiply-add: both operations are rounded, on every processor.
 template <class V>
 MDOPS_HD void keep_rounded(V& v) {
 #if defined(__x86_64__)
@@ -248,7 +248,7 @@ MDOPS_HD void keep_rounded(V& v) {
 constexpr int kFloats = kLanes<float>;
 typedef int32_t WholeInts __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
 
-// sum (+)= tile scale for a row of C; `extra` belongs to every number of the tile.
+// sum (+)= tile scale for a row of C; `extra` is subtracted from each number first.
 MDOPS_HD void add_group(const int32_t* tile, int32_t extra, const float* scale, float* sum, int columns,
                         bool is_first) {
   for (int n = 0; n < columns; n += kFloats) {
@@ -259,7 +259,7 @@ MDOPS_HD void add_group(const int32_t* tile, int32_t extra, const float* scale, 
   }
 }
 
-// Finished numbers of a row of C.
+// The results of a row of C.
 void finish_row(const LowBitProduct& p, int64_t row, int64_t first, float* sum) {
   const int64_t left = p.cols - first, at = row * p.cols + first;
   const int count = static_cast<int>(left < kDotColumns ? left : kDotColumns);
@@ -305,7 +305,7 @@ struct alignas(64) TileSetting {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Constant in memory, and the barrier below: GCC's intrinsics do not say what memory they read.
+// Constant in memory, and the barrier below: GCC's intrinsics do not declare their reads.
 constexpr TileSetting kTileSetting;
 
 MDOPS_AMX void begin_tiles() {
@@ -446,7 +446,7 @@ struct FloatScratch {
   }
 };
 
-// Where column n of a row of the panels stands.
+// The address of column n in a row of the panels.
 MDOPS_HD float* at(const Panels<float>& panels, int64_t row, int64_t n) {
   const int64_t col = n / Panels<float>::kWide * Panels<float>::kWide;
   return panels.panel(col, row) + (n - col);
@@ -518,7 +518,7 @@ LowBitCut cut_product(const LowBitProduct& p, LowBitChip chip, int64_t threads) 
 #if defined(MDOPS_ISA_LEVEL_v4)
   if (chip == LowBitChip::tiles) return cut_tiles(p, threads);
 #endif
-  // All rows where that leaves each thread a piece: panels of B are packed for each block.
+  // All rows if each thread still gets a piece: panels of B are packed for each block.
   const int64_t panels = (p.cols + kDotColumns - 1) / kDotColumns;
   if (panels >= 2 * threads) cut.block = (p.rows + kBlockRows - 1) / kBlockRows * kBlockRows;
   cut.prepared = (is_in_place(p, chip) ? 0 : 4 * whole_rows(p) * row_words(p, chip)) +
@@ -578,7 +578,7 @@ void multiply_pieces(const LowBitProduct& p, LowBitChip chip, const LowBitCut& c
   integer_pieces<LowBitChip::plain>(p, block, begin, end, prepared, scratch);
 }
 
-// Numbers without sign compare as integers do, NaN as more than all of them.
+// Unsigned numbers compare like integers, with NaN above all.
 float largest(const float* x, int64_t n) {
   int32_t most = 0;
   for (int64_t k = 0; k < n; ++k) {

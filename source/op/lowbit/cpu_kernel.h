@@ -8,8 +8,8 @@
 
 namespace mdops {
 
-// What a product needs of a call. `a` is in rows of `depth` bytes; element (k, n) of B is b[k b_row + n
-// b_col], for ternary k counts bytes. A scale has a step of 0 where there is one for all.
+// The inputs of a product. `a` is in rows of `depth` bytes; element (k, n) of B is b[k b_row + n b_col]; for
+// ternary, k counts bytes. A scale has a step of 0 if there is only one.
 struct LowBitProduct {
   LowBit a_kind, b_kind;
   LowBitOut out_kind;
@@ -25,9 +25,9 @@ struct LowBitProduct {
   int64_t size(int64_t g) const { return depth - first(g) < group ? depth - first(g) : group; }
 };
 
-// How a kernel cuts its work among threads: columns of C and rows of a piece, bytes of A as the kernel wants
-// it (0: as it is), bytes of scratch memory a thread. `chip` says what of the processor it may use beyond its
-// level.
+// How a kernel splits its work among threads: columns of C and rows of a piece, bytes of the prepared A (0:
+// used in place), bytes of scratch memory a thread. `chip` says which of the processor's features beyond its
+// level may be used.
 struct LowBitCut {
   int64_t panel, block, prepared, scratch;
 };
@@ -35,7 +35,7 @@ enum class LowBitChip : int { plain, vnni, amx, tiles };
 
 MDOPS_DECLARE_KERNEL(LowBitCut cut_product(const LowBitProduct& product, LowBitChip chip, int64_t threads))
 
-// Rows [begin, end) of A, as the kernel wants them, to `prepared`.
+// Writes rows [begin, end) of A in the kernel's form to `prepared`.
 MDOPS_DECLARE_KERNEL(void prepare_rows(const LowBitProduct& product, LowBitChip chip, int64_t begin,
                                        int64_t end, void* prepared))
 

@@ -46,14 +46,13 @@ int64_t depth_words(const LowBitProduct& p) {
 int64_t prepared_bytes(const LowBitProduct& p) {
   return 4 * ((p.rows + kTile - 1) / kTile * kTile) * depth_words(p);
 }
-// Whether each thread prepares the rows of its pieces itself: so many are made sooner than another thread's
-// cache gives them away.
+// Whether each thread prepares the rows of its pieces itself: these few are prepared faster than they come
+// from another thread's cache.
 bool has_own_rows(const LowBitProduct& p) {
   return prepared_bytes(p) <= kNearBytes;
 }
 
-// What a thread works in: `wide` panels and their scales, the sums of kBandRows rows, and a block's rows of
-// A.
+// A thread's memory: `wide` panels and their scales, the sums of kBandRows rows, and a block's rows of A.
 struct TileScratch {
   int32_t *panels, *tiles,
       *rows;      // (wide, words, kDotColumns), (columns / 16, kBandRows, 16), (block, words)
@@ -70,8 +69,8 @@ struct TileScratch {
   }
 };
 
-// Of panels as many as stay near, if A does not, but two pieces a thread; where columns are too few for that,
-// blocks of rows are.
+// As many panels as stay in the cache, if A does not, but two pieces a thread; with too few columns for that,
+// blocks of rows.
 LowBitCut cut_tiles(const LowBitProduct& p, int64_t threads) {
   const auto parts_of = [](int64_t all, int64_t part) { return (all + part - 1) / part; };
   const int64_t words = depth_words(p), panels = parts_of(p.cols, kDotColumns);
@@ -85,7 +84,7 @@ LowBitCut cut_tiles(const LowBitProduct& p, int64_t threads) {
           TileScratch(p, wide, block, nullptr).bytes};
 }
 
-// Rows [begin, end) of A; row `first`, of a tile the first one, stands where `to` begins.
+// Rows [begin, end) of A; row `first`, the first of a tile, is at the start of `to`.
 void prepare_tiles(const LowBitProduct& p, int64_t first, int64_t begin, int64_t end, void* to) {
   const int64_t row_bytes = 4 * depth_words(p);
   for (int64_t row = begin; row < end; ++row) {
@@ -110,7 +109,7 @@ void band_sums(const LowBitProduct& p, const int32_t* a, int64_t rows, int64_t c
                const TileScratch& scratch) {
   const int64_t words = depth_words(p), next = kTile * words, steps = words / kTile;
   int64_t step = 0;
-  do {  // once for no depth, too, whose sums are zero
+  do {  // also once for depth 0, with sums of zero
     const int64_t count = steps - step < kTileSteps ? steps - step : kTileSteps;
     for (int64_t column = 0; column < columns; column += kTile) {
       const int32_t* right = scratch.panels + column * words + step * kTileWords;

@@ -40,7 +40,7 @@ struct MmaTile {
       Stages * (kABytes + kBBytes) > kSumBytes ? Stages * (kABytes + kBBytes) : kSumBytes;
 };
 
-// Where piece `piece` of depth `line` of B stands, lines of kCols bytes; for ternary a line is four depths.
+// Offset of piece `piece` of depth `line` of B, in lines of kCols bytes; for ternary a line has four depths.
 template <int Cols, bool Ternary>
 __device__ __forceinline__ int line_place(int line, int piece) {
   if constexpr (Cols >= 128) {
@@ -141,7 +141,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
 
 // The stages of a product: k0 and end of the depth of each.
 struct Stages {
-  int depth, group, of_group, count;  // of_group: stages of a group where stages end with groups, else 0
+  int depth, group, of_group, count;  // of_group: stages of a group if stages end with groups, else 0
 
   static Stages of(const Product& p) {
     const bool across =
@@ -159,7 +159,7 @@ struct Stages {
   }
 };
 
-// Blocks of C in an order in which those that run at once share rows and columns.
+// Orders the blocks of C so that those that run together share rows and columns.
 __device__ __forceinline__ int2 tile_of(int index, int row_tiles, int col_tiles) {
   constexpr int kTall = 16;
   const int strip = index / (kTall * col_tiles), first = strip * kTall;
@@ -178,7 +178,7 @@ __device__ __forceinline__ uint32_t pair(uint32_t low, uint32_t high) {
   return low | high << 16;
 }
 
-// Up to eight finished numbers of a row, side by side.
+// Up to eight adjacent results of a row.
 __device__ __forceinline__ void store_eight(const Product& p, int row, int col, const float (&v)[8]) {
   const int64_t at = static_cast<int64_t>(row) * p.cols + col;
   if (p.out_kind == LowBitOut::float32) {
@@ -301,12 +301,12 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
       (&parts[0][0][0][0])[k] = -0.0f;                   // -0 + x is x
   const int own_col = col0 + warp_col + 8 * (lane % 4);  // the first of eight, and 32 further on
 
-  // Scales of eight columns from `col` on; beyond the last those of the last, which nobody stores.
+  // Scales of eight columns from `col` on; after the last, its scale again, which is not stored.
   const auto scales_of = [&](const float* scales, int col, float (&s)[8]) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) s[k] = scales[p.b_step * min(col + k, p.cols - 1)];
   };
-  // Read here, to be there at the end.
+  // Loaded early for the end.
   float a_scale[T::kRowUnits][2], b_scale[T::kColUnits][8];
 #pragma unroll
   for (int r = 0; r < T::kRowUnits; ++r)
@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
           for (int r = 0; r < T::kRowUnits; ++r) multiply_add(sum[r][u][j], a[r], b[j][0], b[j][1], kinds);
       }
       if constexpr (InParts) {
-        // The end of a group may be in the middle of a stage; float8 are added up at least once a stage.
+        // A group may end within a stage; float8 sums are added at least once a stage.
         const int done = k0 + 32 * step + 32;
         static_assert(T::kDepthWarps == 1 || !std::is_same_v<Number, int>);
         const bool ends = done >= end || (p.groups > 1 && done % p.group == 0);
@@ -390,7 +390,7 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
     }
   }
 
-  // What the warps of one place have of different depths, added up by the first of them in their order.
+  // Adds up the sums of warps at one place with different depths, in the first warp and in their order.
   if constexpr (T::kDepthWarps > 1) {
     using Shared = std::conditional_t<InParts, float, Number>;
     constexpr int kOwn = T::kRowUnits * T::kColUnits * 16, kPlaces = T::kRowWarps * T::kColWarps;

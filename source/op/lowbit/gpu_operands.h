@@ -1,5 +1,5 @@
-// Factors of low-bit products on a GPU: how they lie in memory, and copies of those that no kernel reads as
-// they are.
+// Factors of low-bit products on a GPU: their layout in memory, and copies of those that no kernel reads
+// directly.
 #pragma once
 
 #include "common/gpu.h"
@@ -46,8 +46,8 @@ __device__ inline uint32_t byte_at(const Factor& f, int64_t line, int64_t k) {
   return static_cast<uint8_t>(ternary_of(f.data[k / 4 * f.stride + line], static_cast<int>(k % 4)));
 }
 
-// The copy, by lines of `stride` bytes: a block kCopyLines lines by kCopyDepth of the depth. `words`: whether
-// four lines side by side may be read at once, and four of the depth belong together.
+// The copy, by lines of `stride` bytes: a block has kCopyLines lines by kCopyDepth of the depth. `words`:
+// whether four adjacent lines may be read at once, with four of the depth kept together.
 static __global__ void __launch_bounds__(kCopyThreads)
     copy_factor_kernel(Factor f, Depth depth, bool words, int64_t stride, uint8_t* to) {
   __shared__ uint32_t shared[kCopyLines][kCopyDepth / 4 + 1];
@@ -109,7 +109,7 @@ inline bool is_aligned(const Factor& f) {
   return f.stride % 16 == 0 && reinterpret_cast<uintptr_t>(f.data) % 16 == 0;
 }
 
-// What a kernel needs of a product.
+// The inputs of a product.
 struct Product {
   Factor a, b;
   int rows, cols, depth, group, groups;

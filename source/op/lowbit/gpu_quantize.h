@@ -10,7 +10,7 @@
 namespace mdops::gpu_lowbit {
 
 constexpr int kQuantizeThreads = 256;
-constexpr int kMostParts = 512;  // pieces that the numbers of one scale are cut into
+constexpr int kMostParts = 512;  // pieces of the numbers of one scale
 
 // A matrix and its scales: number (i, j) has scale[i / group * group_step + j * column_step].
 struct Matrix {
@@ -23,7 +23,7 @@ struct Matrix {
   __device__ int64_t scale_at(int64_t i, int64_t j) const { return i / group * group_step + j * column_step; }
 };
 
-// max|x|, NaN above all, or sum|x|; the order of the terms is always the same.
+// max|x|, NaN above all, or sum|x|; the order of the terms is fixed.
 struct Size {
   LowBit kind;
 
@@ -42,7 +42,7 @@ struct Size {
   }
 };
 
-// Of all threads of a block, to all of them.
+// Reduces over all threads of a block, for all of them.
 __device__ inline double of_block(const Size& size, double own) {
   __shared__ double parts[kQuantizeThreads / 32];
   own = join_lanes(own, [&](double a, double b) { return size.both(a, b); });
@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(kQuantizeThreads) quantize_rows_kernel(
     values[row * m.cols + j] = value_of(m.kind, x[j], scale);
 }
 
-// One scale for all: each block a piece, then one block of them all.
+// One scale for all: a block for each piece, then one block for all pieces.
 static __global__ void __launch_bounds__(kQuantizeThreads)
     size_of_parts_kernel(Matrix m, int64_t piece, double* parts) {
   const Size size{m.kind};
@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(kQuantizeThreads)
   if (threadIdx.x == 0) *m.scale = size.scale(all, m.rows * m.cols);
 }
 
-// A scale for each group of rows of each column: a block 32 columns of a group.
+// A scale for each group of rows of each column: a block has 32 columns of a group.
 static __global__ void __launch_bounds__(kQuantizeThreads) scales_of_columns_kernel(Matrix m) {
   constexpr int kSlices = kQuantizeThreads / 32;
   __shared__ double parts[kSlices][32];
@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(kQuantizeThreads)
   }
 }
 
-// Blocks that go over n numbers in turns.
+// A grid of blocks that loop over n numbers.
 inline int64_t blocks_over(const Gpu& gpu, int64_t n) {
   const int64_t most = 16 * gpu.limits().multiprocessors, all = blocks_for(n, kQuantizeThreads);
   return all < most ? all : most;

@@ -26,8 +26,8 @@ __device__ __forceinline__ void fetch(uint32_t shared, const CUtensorMap* map, i
       : "memory");
 }
 
-// `Lines` lines of a stage, of which this block fetches its `part` of `Sharers` to the same place in all of
-// them, counted by each one's barrier.
+// `Lines` lines of a stage. This block fetches `part` of `Sharers` parts, to the same place in all sharers,
+// counted by each one's barrier.
 template <int Sharers, int Lines>
 __device__ __forceinline__ void fetch_part(uint32_t shared, const CUtensorMap* map, int k, int line, int part,
                                            uint32_t barrier) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ int cluster_rank() {
   return static_cast<int>(rank);
 }
 
-// At a barrier of a block of the cluster that has the same address here.
+// Arrives at the barrier with this address in another block of the cluster.
 __device__ __forceinline__ void arrive_at(uint32_t barrier, int block) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
@@ -56,8 +56,8 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, int block) {
       : "memory");
 }
 
-// A barrier of all threads of a cluster: its blocks are there. Of what they wrote before, the barriers that
-// `StageRing::make` made are seen; to wait for all else would take as long as a write to device memory.
+// A barrier of all threads of a cluster: its blocks have started. Of earlier writes, only the barriers from
+// `StageRing::make` are visible; waiting for all others would take as long as a write to device memory.
 __device__ __forceinline__ void arrive_in_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -65,9 +65,9 @@ __device__ __forceinline__ void wait_for_cluster() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// Where a block is in its ring of stages of T. Each has a barrier that counts the bytes that come, and one
-// that counts the warps that are done with it: `Warps` in each of the `Sharers` blocks that read what this
-// one, `part` of them, fetches.
+// A block's position in its ring of stages of T. Each stage has a barrier that counts the arriving bytes, and
+// one that counts the warps that have finished with it: `Warps` in each of the `Sharers` blocks that read
+// what this one, `part` of them, fetches.
 template <class T, int Sharers, int Warps>
 struct StageRing {
   uint32_t shared;
@@ -100,8 +100,8 @@ struct StageRing {
       fetch_part<Sharers, T::kColumns>(stage() + T::kBPlace, &b, k, col, part, full(slot));
     advance();
   }
-  // Waits until all has been read that was fetched: nobody arrives at these barriers after that. So no block
-  // ends while another may.
+  // Waits until all fetched data has been read, as nobody arrives at these barriers after that. So no block
+  // ends before another may.
   __device__ void drain() {
     if constexpr (Sharers > 1)
       for (int s = 0; s < T::kStages; ++s, advance()) wait_for(empty(slot), phase ^ 1);
@@ -118,7 +118,7 @@ struct StageRing {
 
 #endif
 
-// Lines of a factor as the copy engine reads them: boxes of kStageDepth by `lines`, swizzled.
+// Lines of a factor for the copy engine: boxes of kStageDepth by `lines`, swizzled.
 inline void map_factor(const Gpu& gpu, const Factor& f, int64_t depth, int lines, CUtensorMap* map) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,

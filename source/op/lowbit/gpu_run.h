@@ -1,4 +1,4 @@
-// A low-bit product on a GPU from the host: which kernel, which factors are copied for it, the launches.
+// A low-bit product on a GPU from the host: choice of the kernel, copies of factors, launches.
 #pragma once
 
 #include <cstdlib>
@@ -14,7 +14,7 @@ namespace mdops::gpu_lowbit {
 
 //      warps along rows, columns and depth, units of 16 x 32 a warp, stages
 using SmallTile = MmaTile<2, 1, 4, 1, 1, 8>;        // 32 x 32
-using SmallGroupsTile = MmaTile<2, 1, 1, 1, 1, 8>;  // whose sums of groups must be whole
+using SmallGroupsTile = MmaTile<2, 1, 1, 1, 1, 8>;  // for groups, whose sums must be whole
 using MiddleTile = MmaTile<2, 2, 1, 2, 1, 4>;       // 64 x 64
 using LargeTile = MmaTile<2, 4, 1, 4, 1, 3>;        // 128 x 128
 
@@ -37,7 +37,7 @@ inline bool is_wide(GemmKernel kernel) {
   return kernel >= GemmKernel::thin;
 }
 
-// How a call goes, and the bytes of copies of its factors (0: they are read as they are).
+// How a call runs, and the bytes of copies of its factors (0: they are read directly).
 struct Plan {
   GemmKernel kernel;
   int64_t a_bytes, b_bytes, filled;
@@ -52,10 +52,10 @@ inline bool named_kernel(GemmKernel* kernel) {
   return false;
 }
 
-// How `thin` takes a product: rows of a tile, and blocks that share its depth (`depths`). The least rows
-// with which the device holds all blocks at once; two share a depth that makes up for their waiting for each
-// other. `fits`: whether thin_kernel pays. Tiles of ternary numbers do twice as long, because others want a
-// copy of them.
+// How `thin` runs a product: rows of a tile, and blocks that share its depth (`depths`). The fewest rows with
+// which the device holds all blocks at once; two blocks share a depth if it outweighs their wait for each
+// other. `fits`: whether thin_kernel is faster. Ternary tiles stay so for twice the work, as other kernels
+// need a copy of them.
 struct ThinShape {
   int rows, depths;
   bool fits;
@@ -71,20 +71,19 @@ inline ThinShape thin_shape(const Gpu& gpu, const Product& p) {
   return {most, 1, ternary && blocks_for(p.rows, most) * cols <= 2 * chip};
 }
 
-// Whether a pair of tiles of 64 rows, which is all rows, fetches B once for both (thin_pair). It saves what
-// blocks wait for the second-level cache, which on less than three fifths of the multiprocessors they hardly
-// do, and has to make up for their waiting for each other, so there must be some depth. Ternary numbers are
-// fewer bytes.
+// Whether a pair of tiles of 64 rows, all of them, fetches B once for both (thin_pair). This saves waits for
+// the L2 cache, which are rare on less than three fifths of the multiprocessors. It must outweigh the blocks'
+// wait for each other, so the depth must be large enough. Ternary numbers have fewer bytes.
 inline bool goes_in_thin_pairs(const Gpu& gpu, const Product& p, const ThinShape& shape) {
   const int64_t blocks = 2 * blocks_for(p.cols, 64);
   return p.b.layout != Layout::ternary && p.rows > 64 && p.rows <= 128 && p.depth >= 1024 &&
          shape.rows == 64 && shape.depths == 1 && 5 * blocks > 3 * gpu.limits().multiprocessors;
 }
 
-// By the device: the largest tiles that give most of its multiprocessors one. Two blocks share columns where
-// there are very many tiles, or, if 128 columns wide, where the device holds all at once. Hopper's warpgroups
-// want B by lines: where it lies otherwise they take it from a copy, which pays from some hundred rows on.
-// Float8 goes to them early, because `mma.sync` makes float16 of it there.
+// By the device: the largest tiles that give most multiprocessors one. Two blocks share columns if there are
+// very many tiles, or, for 128 columns, if the device holds all at once. Hopper's warpgroups need B by lines:
+// for other layouts they read a copy, which pays from some hundred rows on. Float8 uses them early, as
+// `mma.sync` converts it to float16.
 inline GemmKernel choose_kernel(const Gpu& gpu, const Product& p, bool parts) {
   const GpuLimits limits = gpu.limits();
   const int64_t chip = limits.multiprocessors;
@@ -120,7 +119,7 @@ inline GemmKernel choose_kernel(const Gpu& gpu, const Product& p, bool parts) {
   }
   if (is_wide(kernel) && !wide) kernel = GemmKernel::large;
   if ((kernel == GemmKernel::thin || kernel == GemmKernel::thin_pair) && p.groups > 1)
-    kernel = GemmKernel::wide_64;  // whose order of roundings is stated
+    kernel = GemmKernel::wide_64;  // with the documented order of roundings
   if (kernel == GemmKernel::large && (LargeTile::kShared > limits.shared_bytes || (parts && !p.is_float())))
     kernel = GemmKernel::middle;
   if (kernel == GemmKernel::middle && MiddleTile::kShared > limits.shared_bytes) kernel = GemmKernel::small;
@@ -168,7 +167,7 @@ void multiply_by_mma(const Gpu& gpu, const Product& p) {
   launch_mma<T, int, Layout::ternary, false>(gpu, p);
 }
 
-// use.operator()<A, B>() for the kinds of factors of bytes.
+// use.operator()<A, B>() for the kinds of byte factors.
 template <class Use>
 void with_kinds(const Product& p, const Use& use) {
   constexpr LowBit kInt8 = LowBit::int8, kE4 = LowBit::e4m3, kE5 = LowBit::e5m2;

@@ -89,7 +89,7 @@ struct ThinRing : StageRing<T, T::kSharers, 4> {
   }
 };
 
-// A warpgroup's sums of every T::kGroups-th stage. Float8: what a stage gives is added up in float32.
+// A warpgroup's sums of every T::kGroups-th stage. Float8: the sums of each stage are added up in float32.
 template <LowBit A, LowBit B, class T, class Number, int Size>
 __device__ __forceinline__ void sum_bytes(ThinRing<T>& ring, int group, int count, Number (&sums)[Size]) {
   constexpr bool kFloat = std::is_same_v<Number, float>;
@@ -115,7 +115,7 @@ __device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int co
   const int quad = lane % 4, piece = 2 * warp + lane / 16;
   const uint32_t own = quad * 128 + lane / 4 % 4 * 4;
   const uint32_t near = 16 * (piece ^ quad), far = 16 * (piece ^ (quad + 4)) + 4 * 128;
-  constexpr int kSteps = Size < 32 ? 4 : 2;  // at once, by the registers that there are
+  constexpr int kSteps = Size < 32 ? 4 : 2;  // at once, limited by registers
   for (int stage = group; stage < count; stage += T::kGroups, ring.advance(T::kGroups)) {
     wait_for(ring.full(ring.slot), ring.phase);
 #pragma unroll
@@ -158,7 +158,7 @@ __device__ __forceinline__ void put_number(uint32_t at, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
 }
 
-// A warpgroup's sums to its part of the block's memory, rows of A by columns of B.
+// Writes a warpgroup's sums to its part of the block's memory, rows of A by columns of B.
 template <class T, class Number, int Size>
 __device__ __forceinline__ void put_thin(uint32_t shared, int group, const Number (&sums)[T::kUnits][Size]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroupThreads / 32, row = 2 * (lane % 4);
@@ -204,7 +204,7 @@ __device__ __forceinline__ void add_words(float (&sums)[4], const uint4& w) {
   sums[0] = __fadd_rn(sums[0], __uint_as_float(w.x)), sums[1] = __fadd_rn(sums[1], __uint_as_float(w.y));
   sums[2] = __fadd_rn(sums[2], __uint_as_float(w.z)), sums[3] = __fadd_rn(sums[3], __uint_as_float(w.w));
 }
-// Four numbers as they are written.
+// Converts four numbers for storing.
 __device__ __forceinline__ uint4 packed(float*, const float (&x)[4]) {
   return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
                     __float_as_uint(x[3]));
@@ -227,7 +227,7 @@ __device__ __forceinline__ void store_four(const Product& p, int row, int col, c
   }
 }
 
-// The scales of a block's rows and columns to its shared memory.
+// Copies the scales of a block's rows and columns to its shared memory.
 template <class T>
 __device__ __forceinline__ void copy_scales(const Product& p, int row0, int col0, uint32_t shared) {
   constexpr int kAll = T::kShare + T::kColumns;
@@ -241,7 +241,7 @@ __device__ __forceinline__ void copy_scales(const Product& p, int row0, int col0
   }
 }
 
-// This thread's numbers of `Rows` rows of a tile: four columns of each kApart-th one.
+// This thread's numbers in `Rows` rows of a tile: four columns in every kApart-th row.
 template <class T, class Number, int Rows>
 struct ThinPart {
   static constexpr int kPieces = T::kColumns / 4, kApart = T::kThreads / kPieces;
@@ -252,7 +252,7 @@ struct ThinPart {
   __device__ static int row(int i) { return threadIdx.x / kPieces + i * kApart; }
   __device__ static bool has(int i) { return Rows % kApart == 0 || row(i) < Rows; }
 
-  // The sums += what lies in shared memory, rows `pitch` bytes from each other.
+  // The sums += those in shared memory, in rows `pitch` bytes apart.
   __device__ __forceinline__ void add(uint32_t shared, int pitch) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
   }
   __syncthreads();
   if constexpr (T::kCluster > 1) arrive_in_cluster();
-  // What needs no other kernel's results comes before the wait for them.
+  // Work that needs no other kernel's results comes before the wait for them.
   const int stages = (p.depth + kStageDepth - 1) / kStageDepth;
   const int first = stages * rank / T::kDepths, count = stages * (rank + 1) / T::kDepths - first;
   constexpr int kTall = T::kRows * T::kSharers;

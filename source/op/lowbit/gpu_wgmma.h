@@ -70,15 +70,14 @@ MDOPS_MULTIPLY_INT8(128, "256", "%128", "%129", "%130")
 #undef MDOPS_MULTIPLY_INT8
 #undef MDOPS_MULTIPLY
 
-// Scale `index` of `count`, or zero beyond the last, to shared memory, by a copy that `wait_for_copies` waits
-// for.
+// Copies scale `index` of `count`, or zero after the last, to shared memory; `wait_for_copies` waits for it.
 __device__ __forceinline__ void copy_scale(uint32_t shared, const float* scales, int step, int index,
                                            int count) {
   const bool is_there = index < count;
   copy_to_shared<4>(shared, scales + (is_there ? static_cast<int64_t>(step) * index : 0), is_there);
 }
 
-// Those of a tile's columns to a warp's shared memory. `store_tile` waits for them.
+// Copies the scales of a tile's columns to a warp's shared memory. `store_tile` waits for them.
 template <int Columns>
 __device__ __forceinline__ void fetch_scales(const Product& p, int col0, uint32_t shared) {
 #pragma unroll
@@ -86,8 +85,7 @@ __device__ __forceinline__ void fetch_scales(const Product& p, int col0, uint32_
     copy_scale(shared + 4 * c, p.b_scale, p.b_step, col0 + c, p.cols);
 }
 
-// Two numbers of two bytes. A product that is NaN has the same bits on a GPU whatever it came from, and so
-// has its bfloat16.
+// Two numbers of two bytes. On a GPU a NaN product always has the same bits, and so has its bfloat16.
 __device__ __forceinline__ uint32_t two_of(__half*, float x, float y) {
   const __half2 two = __floats2half2_rn(x, y);
   return *reinterpret_cast<const uint32_t*>(&two);
@@ -97,7 +95,7 @@ __device__ __forceinline__ uint32_t two_of(__nv_bfloat16*, float x, float y) {
   return *reinterpret_cast<const uint32_t*>(&two);
 }
 
-// Two columns side by side, to shared memory.
+// Stores two adjacent columns in shared memory.
 __device__ __forceinline__ void put_pair(float*, uint32_t at, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }
@@ -120,7 +118,7 @@ __device__ __forceinline__ float2 shared_pair(uint32_t at) {
   return two;
 }
 
-// Sixteen bytes of a row; those of columns that are not there stay.
+// Stores sixteen bytes of a row, without columns that do not exist.
 template <class Out>
 __device__ __forceinline__ void store_piece(Out* to, const uint4& piece, int columns, bool whole) {
   if (whole) {
@@ -230,12 +228,12 @@ __device__ __forceinline__ void add_scaled(const Product& p, int g, int own_col,
   }
 }
 
-// The same for the sums of stage `stage`, which is in one group, of the columns from col0 on.
+// The same for the sums of stage `stage`, within one group, of the columns from col0 on.
 template <class Number, int Size>
 __device__ __forceinline__ void add_group(const Product& p, int stage, int col0, const Number (&sums)[Size],
                                           float (&parts)[Size]) {
   const int g = stage * kStageDepth / p.group, own_col = col0 + 2 * (threadIdx.x % 4);
-  // Two scales at once may be read.
+  // Whether two scales may be read at once.
   if (p.cols % 2 == 0 && reinterpret_cast<uintptr_t>(p.b_scale) % 8 == 0 && col0 + 2 * Size <= p.cols)
     add_scaled<true>(p, g, own_col, sums, parts);
   else
@@ -282,7 +280,7 @@ __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int g
 #pragma unroll
       for (int k = 0; k < Size; ++k) parts[k] = __fadd_rn(parts[k], sums[k]);
   };
-  // No branch between what is issued and what is waited for: the compiler would wait after each product.
+  // No branch between issue and wait: the compiler would wait after each product.
   issue(d);
   int stage = 1, done = ring.slot;
   ring.advance();
@@ -309,7 +307,7 @@ __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int g
   }
 }
 
-// The same where registers do not suffice for two stages' sums: half of the columns after the other. The
+// The same if registers do not suffice for two stages' sums: one half of the columns after the other. The
 // block's other warpgroup multiplies while this one adds.
 template <LowBit A, LowBit B, class Ring, int Size>
 __device__ __forceinline__ void sum_in_halves(Ring& ring, int group, int count, float (&parts)[Size]) {
@@ -392,7 +390,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   const int row_tiles = (p.rows + kWideRows * Cluster - 1) / (kWideRows * Cluster);
   const int col_tiles = (p.cols + Columns - 1) / Columns;
   const int first = blockIdx.x / Cluster, apart = gridDim.x / Cluster, tiles = row_tiles * col_tiles;
-  // The first row and column of this block's tile in a cluster's.
+  // The first row and column of this block's tile within a cluster's.
   const auto place_of = [&](int index) {
     const int2 tile = tile_of(index, row_tiles, col_tiles);
     return make_int2((tile.x * Cluster + rank) * kWideRows, tile.y * Columns);

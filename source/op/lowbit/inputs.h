@@ -84,7 +84,7 @@ struct LowBitInputs {
   int64_t a_step() const { return a_scale.dim() == 0 ? 0 : 1; }
   int64_t b_step() const { return b_scale.dim() == 0 ? 0 : 1; }
 
-  // Where the results go: float32, or the bits of PyTorch's own 16-bit types.
+  // The type of results: float32, or the bits of PyTorch's own 16-bit types.
   void* out_of(Tensor& result) const {
     if (out_dtype == ScalarType::Float) return result.mutable_data_ptr<float>();
     if (out_dtype == ScalarType::Half) return result.mutable_data_ptr<torch::headeronly::Half>();
@@ -101,7 +101,7 @@ struct LowBitInputs {
   }
 };
 
-// What quantize takes: a matrix, the kind of number, and which of them share a scale.
+// The inputs of quantize: a matrix, the kind of number, and which numbers share a scale.
 struct QuantizeInputs {
   enum Per { tensor, row, column } per;
   LowBit kind;
@@ -122,7 +122,7 @@ struct QuantizeInputs {
            " rows each leave some empty or rows over for ", rows, " rows");
   }
 
-  // Where the scale of a number stands.
+  // The index of a number's scale.
   int64_t scale_at(int64_t i, int64_t j) const {
     return per == tensor ? 0 : per == row ? i : i / group * cols + j;
   }
@@ -158,7 +158,7 @@ inline Quantized empty_quantized(const Op& op, const QuantizeInputs& in) {
                                            : empty(op, {in.groups, in.cols}, ScalarType::Float)};
 }
 
-// The factors of a product that are quantised on the way to it.
+// The factors of a product that quantises them.
 struct LinearInputs {
   QuantizeInputs x, weight;
 

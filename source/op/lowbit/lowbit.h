@@ -25,11 +25,11 @@ namespace mdops {
 enum class LowBit : int { int8, ternary, e4m3, e5m2 };
 enum class LowBitOut : int { float32, bfloat16, float16 };
 
-// Groups of int8 products this deep fit into 32 bits whatever the values are; ternary ones 128 times as many.
+// Groups of int8 products of this depth always fit into 32 bits; ternary ones 128 times as deep.
 constexpr int64_t kMostInt8Depth = (int64_t{1} << 17) - 1;
 constexpr int64_t kMostTernaryDepth = (int64_t{1} << 23) - 1;
 
-// The largest value that numbers are scaled to.
+// The largest value after scaling.
 MDOPS_HD float most_of(LowBit kind) {
   return kind == LowBit::int8 ? 127.0f : kind == LowBit::e4m3 ? 448.0f : 57344.0f;
 }
@@ -38,13 +38,13 @@ MDOPS_HD float scale_or_one(float scale) {
   return scale == 0 ? 1.0f : scale;
 }
 
-// x / scale as an integer of at most `most`; 0 for NaN, which is then in the scale.
+// x / scale as an integer of at most `most`; 0 for NaN, which the scale then has.
 MDOPS_HD int8_t quantised(float x, float scale, float most) {
   const float value = rintf(x / scale);
   return static_cast<int8_t>(value >= most ? most : value <= -most ? -most : value == value ? value : 0.0f);
 }
 
-// Element k of four in a byte. Code 2 stands for none of them and counts as -2.
+// Element k of four in a byte. Code 2 is not a ternary number and counts as -2.
 MDOPS_HD int8_t ternary_of(uint8_t packed, int k) {
   return static_cast<int8_t>(static_cast<int8_t>(packed << (6 - 2 * k)) >> 6);
 }

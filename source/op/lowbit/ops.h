@@ -27,7 +27,7 @@ struct LowBitOps {
     return restored_matrix(in.op, given, quantized_matrix(in.op, given));
   }
 
-  // Ternary weights are multiplied as the int8 that they are here.
+  // Ternary weights are multiplied as int8 here.
   static Tensor lowbit_linear(Checked<Device>& in, const Tensor& x, const Tensor& weight, std::string x_kind,
                               std::string weight_kind, std::string weight_per, int64_t groups) {
     const LinearInputs factors(in.op, x, weight, x_kind, weight_kind, weight_per, groups);

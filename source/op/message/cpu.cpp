@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kMessageShare = 512, kMessageShares = 128;
 
-// Rows are cut into shares, whatever the number of threads, so that sums over all of them have the same bits.
+// Rows are split into the same shares for any number of threads, so that sums over all rows have the same
+// bits.
 template <class T>
 class Shares {
  public:
@@ -20,7 +21,7 @@ class Shares {
 
   int64_t count() const { return count_; }
 
-  // The first with which a share begins: a group's first one.
+  // The first index of a share, which begins a group.
   int64_t begin(int64_t share) const {
     if (share == 0 || share == count_) return share ? args_.firsts : 0;
     const int64_t row = rows_ * share / count_, units = args_.group_offsets ? args_.groups : args_.firsts;
@@ -42,7 +43,7 @@ class Shares {
   const int64_t rows_, count_ = std::clamp<int64_t>(rows_ / kMessageShare, 1, kMessageShares);
 };
 
-// Rows behind the last first.
+// Rows after those of the last first index.
 template <class T>
 void finish_rows(const MessageArgs<T>& args) {
   const int64_t begin = args.first_offsets[args.firsts], end = args.rows;

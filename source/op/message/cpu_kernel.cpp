@@ -1,4 +1,4 @@
-// Blocks of rows that stay in the nearest cache, from x to all that the pass writes.
+// Blocks of rows that stay in the L1 cache, from x to all outputs of the pass.
 #include <algorithm>
 
 #include "common/activation_lanes.h"
@@ -44,7 +44,7 @@ struct PackedWeights {
   int64_t bytes;
 };
 
-// What a share sums up for the gradients by weights.
+// A share's sums for the gradients by weights.
 template <class T>
 struct WeightSums {
   Panels<T> weight;
@@ -59,7 +59,7 @@ struct WeightSums {
   int64_t count;
 };
 
-// A thread's memory, of one block; what is null belongs to another pass.
+// A thread's memory, of one block; null pointers belong to other passes.
 template <class T>
 struct BlockMemory {
   Panels<T> z, v, by_x;
@@ -248,7 +248,7 @@ class Passes {
     return !above;
   }
 
-  // Puts dz or h in the place of z, and with the sums by Q; returns it.
+  // Replaces z by dz or h, in the sums by Q, too; returns it.
   template <class Lanes, class Place>
   inline __attribute__((always_inline)) V by_z(Lanes lanes, Place place, int64_t r, int64_t column,
                                                const V& value) {
@@ -273,7 +273,7 @@ class Passes {
            sums_.weight, true);
   }
 
-  // dz W^T or h W^T, and what is added.
+  // dz W^T or h W^T, plus `added`.
   void inputs(const T* added) {
     const Panels<T>& by_x = memory_.by_x;
     gemm(count_, lanes_.all(), InLanes<T>{memory_.z}, weights_.transposed, by_x, false);
@@ -289,11 +289,11 @@ class Passes {
     });
   }
 
-  // Whether no row of a first is in the block before.
+  // Whether the earlier blocks have no row of a first index.
   bool is_new(int64_t first) const { return args_.first_offsets[first] >= row_; }
 
-  // Calls work(first, begin, end, sum) for the block's rows of each first; `sum` is what stands in its row of
-  // `to`, and is put back there.
+  // Calls work(first, begin, end, sum) for the block's rows of each first index; `sum` is loaded from its row
+  // of `to` and stored back.
   template <class Lanes, class Work>
   inline __attribute__((always_inline)) void each_first(Lanes lanes, T* to, int64_t stride,
                                                         const Work& work) {

@@ -60,7 +60,7 @@ class MessageCall {
     return tensor.numel() ? const_cast<T*>(tensor.const_data_ptr<T>()) : nullptr;
   }
 
-  // An argument.
+  // An argument as a tensor.
   Tensor matrix(const T* values, int64_t rows, int64_t columns) const {
     const int64_t sizes[] = {rows, columns}, strides[] = {columns, 1};
     const Tensor like = empty(op_, {0}, kDtype<T>);
@@ -68,7 +68,7 @@ class MessageCall {
                                     kDtype<T>);
   }
   Tensor weight() const { return matrix(args_.weight, args_.inputs, args_.columns()); }
-  // x W, of an argument x or what goes along it.
+  // x W, of the argument x or its tangent.
   Tensor from_inputs(const T* x) const {
     if (args_.inputs)
       return layer_product(op_, ProductForm::plain, matrix(x, args_.rows, args_.inputs), weight());
@@ -88,7 +88,7 @@ class MessageCall {
   MessageArgs<T> args_;
   gpu_message::Pass pass_;
   bool is_plain_;
-  Tensor by_z_, dz_, of_scales_;  // made of the above
+  Tensor by_z_, dz_, of_scales_;  // computed from the above
 };
 
 }  // namespace

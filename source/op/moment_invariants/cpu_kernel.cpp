@@ -7,7 +7,7 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
-// As many atoms as a vector has lanes, a number of each after the other.
+// As many atoms as a vector has lanes, interleaved by number.
 template <class T>
 class Atoms {
   static constexpr int kLanes = kVectorBytes / sizeof(T);

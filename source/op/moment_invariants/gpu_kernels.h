@@ -1,7 +1,7 @@
-// Invariants on a GPU: a block has some atoms, whose numbers lie in shared memory. A warp has a run of sums
-// that follow each other, about as many terms as others have. A lane has an atom, or where a block has fewer
-// of them every so manieth term of one. All lanes read the same terms: each prepares one of 32, which wait in
-// shared memory. Sums go in one order whatever runs when.
+// Invariants on a GPU: a block has some atoms, whose numbers lie in shared memory. Each warp has a run of
+// consecutive sums, with about equally many terms. A lane has an atom or, if the block has fewer atoms than
+// lanes, a strided part of an atom's terms. All lanes read the same terms: each prepares one of 32, which
+// wait in shared memory. The order of sums is fixed.
 #pragma once
 
 #include "common/rows.h"
@@ -10,12 +10,12 @@
 
 namespace mdops::gpu_invariants {
 
-// What is computed: mixtures of r and what is made of these; backward what follows from y's gradients, and
-// else y. And what a row takes beside its terms, in terms.
+// What is computed: mixtures of r and polynomials of these; then, backward, the gradients, else y. And the
+// cost of a row beside its terms, in terms.
 enum Phase { kMixtures, kMade, kByMade, kByMixtures, kByNumbers, kFeatures, kPhases };
 constexpr int kTermsOfRow = 4;
 
-// Terms that wait for a warp: where their numbers are, in bytes from an atom's first, and their factors.
+// Terms that wait for a warp: the byte offsets of their numbers from an atom's first one, and their factors.
 template <class T>
 struct WaitingTerms {
   struct alignas(16) Places {
@@ -26,14 +26,14 @@ struct WaitingTerms {
 };
 
 // A run of terms, read by a warp 32 at a time and once. A number from `limit` on is wrong: NaN. A term
-// without factors has a one, which stands at `one`.
+// without factors reads the one at `one`.
 template <class T, int kSplit>
 class TermReader {
  public:
   __device__ TermReader(WaitingTerms<T>* waiting, int bytes, int one)
       : bytes_(bytes), one_(one * bytes), waiting_(waiting) {}
 
-  // Reads the first of those to come.
+  // Reads the first terms.
   __device__ void start(const TermArgs<T>& terms, int first, int64_t limit) {
     terms_ = &terms, limit_ = static_cast<int>(limit), first_ = -kWarp - 1;
     read(first);
@@ -88,7 +88,7 @@ class TermReader {
     alike_ = factors * kWarp + after;
     __syncwarp();
     first_ = first;
-    read(first + kWarp);  // on its way while these are summed
+    read(first + kWarp);  // loads while these are summed
   }
 
   __device__ void read(int first) {
@@ -100,7 +100,7 @@ class TermReader {
     next_factor_ = is_there ? terms_->factor[t] : T(0);
   }
 
-  // Four terms at once; those behind the last are not read.
+  // Four terms at once; those after the last are not read.
   template <int kNumbers>
   __device__ __forceinline__ T run_sum(int in, int run, const char* numbers, int split) const {
     constexpr int kAtOnce = 4;
@@ -130,7 +130,7 @@ class TermReader {
   int limit_ = 0;
   const int bytes_, one_;
   WaitingTerms<T>* const waiting_;
-  int first_ = -kWarp - 1;  // of those that wait
+  int first_ = -kWarp - 1;  // of those that wait, the first
   int alike_ = 0;           // the lane's factors times 32, and how many terms after it have as many
   int next_first_ = -1, next_index_[kFactors];  // of those that are read
   T next_factor_;
@@ -143,7 +143,7 @@ class Block {
   static constexpr int kStride = kAtoms + 1;  // from a number to the next
   static constexpr int kSplit = kWarp / kAtoms;
   struct Rows {
-    int start, count, limit, to;  // among the offsets of both lists; numbers before; and where sums go
+    int start, count, limit, to;  // the rows in both lists' offsets; the numbers before; the sums' place
   };
   struct Shared {
     WaitingTerms<T> waiting[kWarps];
@@ -166,7 +166,7 @@ class Block {
         split(lane_index() / kAtoms),
         warp(warp_index()) {}
 
-  // Bytes of so many numbers of each atom and a one, and what a block has beside these.
+  // Bytes of the numbers and a one of each atom, and the block's other memory.
   static int64_t bytes(const InvariantArgs<T>& args, int64_t numbers) {
     return sizeof(Shared) + offset_bytes(args) + (numbers + 1) * kStride * sizeof(T);
   }
@@ -184,7 +184,7 @@ class Block {
     }
   }
 
-  // r, and the number one behind `numbers` of an atom.
+  // r, and the one after `numbers` of an atom.
   __device__ void begin(int64_t numbers_of_atom) const {
     const int channels = static_cast<int>(p.channels), components = static_cast<int>(p.components);
     const int of_forth = static_cast<int>(p.forth.rows) + 1;
@@ -214,8 +214,8 @@ class Block {
     __syncthreads();
   }
 
-  // v, and then the sums of the phases from `first` to `last`; f(row, sum) takes those by r. NaN where terms
-  // are wrong. Lanes of one atom have the same.
+  // v, and then the sums of the phases from `first` to `last`; f(row, sum) receives those by r. NaN if terms
+  // are wrong. Lanes of one atom get the same.
   template <class F>
   __device__ void run(int first, int last, int64_t one, const F& f) const {
     const char* const of_atom = reinterpret_cast<const char*>(numbers + atom);
@@ -242,8 +242,8 @@ class Block {
   }
 
  private:
-  // Where this warp's rows begin, so that all have about as many terms. Every row is some warp's, whatever
-  // the offsets are.
+  // The first row of this warp, so that all have about as many terms. Each row belongs to one warp for any
+  // offsets.
   __device__ void share(int phase) const {
     const Rows rows = shared.rows[phase];
     const int32_t* const starts = offsets + rows.start;
@@ -251,7 +251,7 @@ class Block {
       return static_cast<int>(static_cast<unsigned>(starts[row]) - starts[0]) + kTermsOfRow * row;
     };
     const int wanted = static_cast<int>(int64_t{before(rows.count)} * warp / kWarps);
-    int low = 0, high = warp == 0 ? 0 : rows.count;  // the place is among these
+    int low = 0, high = warp == 0 ? 0 : rows.count;  // the row is among these
     while (low < high) {
       const int step = (high - low + kWarp - 1) / kWarp, probe = low + lane_index() * step;
       const int below = __popc(__ballot_sync(kAllLanes, probe < high && before(probe) < wanted));

@@ -1,4 +1,4 @@
-// How many atoms a block has, for CUDA and for the emulated GPU.
+// Chooses the atoms of a block, for CUDA and for the emulated GPU.
 #pragma once
 
 #include "common/gpu.h"
@@ -6,8 +6,8 @@
 
 namespace mdops::gpu_invariants {
 
-// work(atoms of a block, its threads) with the most atoms whose numbers fit; blocks that have a
-// multiprocessor's shared memory for themselves have twice as many threads.
+// work(atoms of a block, its threads) with the most atoms whose numbers fit; blocks that use a
+// multiprocessor's whole shared memory have twice as many threads.
 template <class T, class Work>
 void with_atoms(const Gpu& gpu, const InvariantArgs<T>& args, int64_t numbers, const Work& work) {
   const int64_t most = gpu.limits().shared_bytes;

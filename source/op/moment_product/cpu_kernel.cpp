@@ -1,5 +1,4 @@
-// Blocks of rows of one table, with a row's columns in lanes: the table is the left factor as it lies in
-// memory.
+// Blocks of rows of one table, with a row's columns in lanes: the table is the left factor, read in place.
 #include <algorithm>
 #include <type_traits>
 

@@ -5,7 +5,7 @@
 
 namespace mdops {
 
-// Atoms without a row have no gradient. Where there are rows for all of them, one without has lost its row to
+// Atoms without a row have no gradient. If there are as many rows as atoms, such an atom lost its row to
 // another.
 template <class T>
 static void run_moment_gradients(const CudaOp& op, const MomentProductArgs<T>& p) {

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
   __syncthreads();
 
   unsigned left = (1u << count) - 1;
-  while (left) {  // once, but where kinds meet
+  while (left) {  // only once, unless kinds mix
     const int kind = kinds[__ffs(left) - 1];
     unsigned same = 0;
     for (int r = 0; r < count; ++r)
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
       double* const to = shared + stage % kStages * Tile::kStage;
       const int k0 = stage * kStageDepth;
       for (int at = threadIdx.x; at < kTileRows * kStageDepth; at += kDoubleThreads) {
-        // Side by side in memory: the columns of a row's moments.
+        // Adjacent in memory: the columns of a row's moments.
         const int r = at / (4 * kStageDepth), within = at % (4 * kStageDepth);
         const int a = within % 4, k = within / 4;
         const bool in_bounds = same >> r & 1 && kind >= 0 && k0 + k < p.depth;

@@ -1,5 +1,5 @@
-// A block has kRows rows and a thread one n of them, so that a number of the table serves kRows x Columns
-// sums.
+// A block has kRows rows and a thread one n of them, so that a number of the table is read for kRows x
+// Columns sums.
 #pragma once
 
 #include "common/rows.h"
@@ -18,14 +18,14 @@ __global__ void transpose_kernel(const T* from, int64_t numbers, int rows, int c
   to[at] = from[(table * rows + row) * columns + column];
 }
 
-// One number of each atom becomes none: what stays where `rows` name another atom.
+// One number of each atom becomes NaN, which stays if no row names the atom.
 template <class T>
 __global__ void mark_kernel(int64_t atoms, int64_t apart, T* out) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < atoms) out[i * apart] = not_a_number<T>();
 }
 
-// How many rows each atom has; and one number of those that have several becomes none.
+// How many rows each atom has; for atoms with several, one number becomes NaN.
 template <class T>
 __global__ void count_kernel(MomentProductArgs<T> p, int32_t* count) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kMostThreads) product_kernel(MomentProductArgs
     for (int begin = 0; begin < p.width; begin += blockDim.x) {
       const int n = begin + static_cast<int>(threadIdx.x);
       unsigned left = (1u << count) - 1;
-      while (left) {  // once, but where types meet
+      while (left) {  // only once, unless types mix
         int table = 0;
         unsigned same = 0;
 #pragma unroll
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kMostThreads) product_kernel(MomentProductArgs
           const int deep = min(kDepth, p.depth - d);
           __syncthreads();
           for (int at = threadIdx.x; at < kRows * Columns * kDepth; at += blockDim.x) {
-            // Side by side in memory: the depth of a row's gradient, the columns of a row's moments.
+            // Adjacent in memory: the depth of a row's gradient, the columns of a row's moments.
             const int r = at / (Columns * kDepth), within = at % (Columns * kDepth);
             const int a = Back ? within / kDepth : within % Columns;
             const int k = Back ? within % kDepth : within / Columns;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kMostThreads) product_kernel(MomentProductArgs
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
           if (!(same >> r & 1)) continue;
-          // What is no atom has no place among the moments' gradients, and other rows are no numbers.
+          // Rows without an atom have no moments' gradients, and other wrong rows become NaN.
           const int atom = p.row_atom[first + r];
           if (Back && (atom < 0 || atom >= p.atoms)) continue;
 #pragma unroll

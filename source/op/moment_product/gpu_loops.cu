@@ -13,7 +13,7 @@ using namespace gpu_moment_product;
 
 namespace {
 
-// Threads for so many n: as few rounds as can be, of whole warps.
+// The number of threads for so many n: whole warps, in as few rounds as possible.
 int threads_for(int width) {
   const int rounds = width > 0 ? (width + kMostThreads - 1) / kMostThreads : 1;
   return static_cast<int>(blocks_for(blocks_for(width, rounds), kWarp)) * kWarp;
@@ -32,7 +32,7 @@ void launch_double(const Gpu& gpu, const MomentProductArgs<double>& p) {
   return idle(7) < idle(8) ? launch_units<7>(gpu, p) : launch_units<8>(gpu, p);
 }
 
-// Whether the tensor cores serve, which take a table either way.
+// Whether the tensor cores can be used; they read a table either way.
 template <class T>
 bool has_cores(const MomentProductArgs<T>& p) {
   return std::is_same_v<T, double> && p.columns == 4;

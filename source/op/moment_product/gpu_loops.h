@@ -1,4 +1,4 @@
-// What the ops on moments times tables launch on a GPU, for PyTorch and for callers that do not know PyTorch.
+// What the ops on moments times tables launch on a GPU, for PyTorch and for callers without PyTorch.
 #pragma once
 
 #include "common/gpu.h"
@@ -9,8 +9,8 @@ namespace mdops {
 template <class T>
 void run_moment_product(const Gpu& gpu, const MomentProductArgs<T>& args);
 
-// The way back; `args.table` as for the product itself. Atoms that have no row are not touched. `memory` of
-// the GPU has as many bytes as `moment_gradients_bytes` says.
+// The backward pass; `args.table` as for the product itself. Atoms without a row are not written. `memory` of
+// the GPU has moment_gradients_bytes() bytes.
 template <class T>
 int64_t moment_gradients_bytes(const MomentProductArgs<T>& args);
 template <class T>

@@ -32,7 +32,7 @@ struct MomentProductArgs {
   MDOPS_HD int64_t in_size() const { return static_cast<int64_t>(depth) * columns; }
   MDOPS_HD int64_t out_size() const { return static_cast<int64_t>(width) * columns; }
 
-  // Where number (d, c) stands in `in` and (n, c) in `out`: moments have the columns last, and belong to
+  // The index of number (d, c) in `in` and of (n, c) in `out`: moments have the columns last, and belong to
   // atoms.
   template <bool Back>
   MDOPS_HD int64_t in_at(int64_t row, int d, int c) const {

@@ -49,7 +49,7 @@ struct MomentProductOps {
     if (in.op.on_cpu()) check_rows(in.op, a);
   }
 
-  // Each row is of an atom with a kind, and of another one than all other rows.
+  // Each row belongs to an atom with a kind, and all rows to different atoms.
   static void check_rows(const Op& op, const MomentProductArgs<T>& a) {
     std::vector<bool> seen(a.atoms);
     for (int64_t r = 0; r < a.rows; ++r) {

@@ -1,5 +1,5 @@
-// The atoms of all systems sorted into bins, with bins of their own for each type, so that a row of bins is
-// one stretch of atoms of one type.
+// The atoms of all systems sorted into bins, with separate bins for each type, so that a row of bins is one
+// segment of atoms of one type.
 #pragma once
 
 #include <algorithm>

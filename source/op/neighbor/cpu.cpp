@@ -32,7 +32,7 @@ static Outputs<3> search_pairs(const Op& op, const NeighborArgs& a) {
   const Atoms atoms = atoms_of(op, a, 0);
   const Cells cells = sort_into_cells(atoms);
 
-  // Twice, to count and to write: cheaper than moving the pairs from buffers of the threads.
+  // Searches twice, to count and to write: faster than moving pairs from buffers of the threads.
   const std::vector<int64_t> first = pair_starts(atoms, cells);
   Tensor i = empty({first.back()}, ScalarType::Long), j = empty({first.back()}, ScalarType::Long);
   Tensor shifts = empty({first.back(), 3}, ScalarType::Int);

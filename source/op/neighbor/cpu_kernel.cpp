@@ -10,8 +10,8 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
-// The vector vocabulary of an instruction set. `compress` writes the elements whose bit is set to the front
-// and may write anything to the kWidth elements in all.
+// The vector operations of an instruction set. `compress` writes the elements whose bit is set to the front
+// and may write anything to the rest of the kWidth elements.
 #if defined(MDOPS_ISA_LEVEL_v4)
 
 constexpr int kWidth = 16;
@@ -88,7 +88,7 @@ MDOPS_HD Floats beyond(Floats a, float half) {
   const Floats size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
   return _mm256_max_ps(_mm256_sub_ps(size, _mm256_set1_ps(half)), _mm256_setzero_ps());
 }
-// The permutation reads the low three bits of each element: all eight places from one shifted word.
+// The permutation reads the low three bits of each element: all eight places come from one shifted word.
 MDOPS_HD Ints compress_order(uint32_t mask) {
   return _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(kCompress.order[mask])),
                            _mm256_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21));

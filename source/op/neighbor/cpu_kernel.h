@@ -25,7 +25,7 @@ struct Segment {
 };
 
 constexpr int64_t kPadding = 16;
-// A coordinate that is near nothing, and whose square is finite in float32.
+// A coordinate near no atom, with a square that is finite in float32.
 constexpr float kFarAway = 1e18f;
 
 // Appends to the `filled` candidates those atoms of the segment whose squared distance from the box of half

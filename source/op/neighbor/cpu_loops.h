@@ -1,4 +1,4 @@
-// The search on the CPU, from atoms to rows or pairs. Nothing here knows PyTorch.
+// The search on the CPU, from atoms to rows or pairs. Without PyTorch.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Neighbour lists on a GPU, in their two forms. `neighbor_matrix` never asks the host, so that it can be
-// captured in a graph.
+// Neighbour lists on a GPU, in their two forms. `neighbor_matrix` never waits for the host, so that a graph
+// can capture it.
 #include <array>
 
 #include "common/cuda.h"
@@ -11,7 +11,7 @@ namespace mdops {
 namespace {
 
 constexpr int kSearchBlock = 256;
-constexpr int64_t kMostKinds = 1 << 20;  // that one thread looks through for each system
+constexpr int64_t kMostKinds = 1 << 20;  // that one thread checks for each system
 constexpr int kSearchThreads = gpu_search::kWarps * kWarp;
 
 GpuAtoms atoms_of(const CudaOp& op, const NeighborArgs& given, int64_t num_types) {
@@ -25,7 +25,7 @@ GpuAtoms atoms_of(const CudaOp& op, const NeighborArgs& given, int64_t num_types
   return a;
 }
 
-// The cells of a call, in memory that lives as long as this.
+// The cells of a call, with their memory.
 struct Sorted {
   SortedCells sorted;
   Tensor memory;
@@ -54,7 +54,7 @@ Rows sort_matrix(const CudaOp& op, const GpuAtoms& atoms, int64_t capacity, cons
   return sorted;
 }
 
-// The number of pairs, once `after` holds the sums of `size`: this waits for the GPU.
+// The number of pairs, once `after` holds the sums of `size`: waits for the GPU.
 int64_t count_pairs(const CudaOp& op, const GpuAtoms& atoms, const Word* status, const int64_t* after) {
   Word refused = kAllIsWell;
   int64_t pairs = 0;
@@ -63,7 +63,7 @@ int64_t count_pairs(const CudaOp& op, const GpuAtoms& atoms, const Word* status,
     op.check(
         cudaMemcpyAsync(&pairs, after + atoms.size - 1, sizeof pairs, cudaMemcpyDeviceToHost, op.stream()));
   op.check(cudaStreamSynchronize(op.stream()));
-  // Python's `neighbor_list` has the CPU op say it, with the values.
+  // Python's `neighbor_list` runs the CPU op for the error, with the values.
   if (refused != kAllIsWell) fail(op, refusal_of(refused));
   return pairs;
 }
@@ -83,7 +83,7 @@ static Outputs<4> search_matrix(const CudaOp& op, const NeighborArgs& given, int
   Word* most = reinterpret_cast<Word*>(longest.mutable_data_ptr<int64_t>());
   const MatrixWriter writer{capacity,         atoms.num_types, data_of(rows[0]),
                             data_of(rows[1]), data_of(counts), most};
-  // What is cleared is cleared before: kernels one after the other may be early.
+  // Memory is cleared first: kernels one after the other may begin early.
   const Sorted sorted(op, atoms);
   op.launch_early(gpu_search::search<MatrixWriter>, blocks_for(atoms.size, gpu_search::kWarps),
                   kSearchThreads, 0, atoms, sorted.cells(), writer);

@@ -54,7 +54,7 @@ struct GpuAtoms {
   const bool* pbc;
   const int32_t *batch, *types;
   double cutoff;
-  int64_t centers;  // the first atoms, which have rows; the others are neighbours alone
+  int64_t centers;  // the first atoms, which have rows; the others are only neighbours
 
   // Keys of bins are below this, and it is the key of virtual atoms: a system of n atoms of t types has
   // at most t (n / t + 1) <= 2 n of them.
@@ -96,7 +96,7 @@ __device__ __forceinline__ double unordered(int64_t bits) {
   return __longlong_as_double(bits ^ (bits >> 63 & 0x7fffffffffffffff));
 }
 
-// Most atoms change nothing: look before the atomic.
+// Most atoms change nothing: read before the atomic.
 __device__ __forceinline__ void lower_to(int64_t* address, int64_t value) {
   if (value < *static_cast<volatile int64_t*>(address))
     atomicMin(reinterpret_cast<long long*>(address), value);
@@ -122,7 +122,7 @@ __device__ inline void set_lattice_of(const GpuAtoms& atoms, const GpuCells& cel
   for (int t = 0; t < atoms.slots(); ++t) cells.slot_of[s * atoms.slots() + t] = -1;
 }
 
-// Whether atom i takes part; refuses what it must not hold.
+// Whether atom i takes part; reports invalid values.
 __device__ inline bool check_atom(const GpuAtoms& atoms, int64_t i, Word* status) {
   const int32_t s = atoms.batch[i], t = atoms.types[i];
   if (s < 0 || s >= atoms.num_systems) {
@@ -140,8 +140,8 @@ __device__ inline bool check_atom(const GpuAtoms& atoms, int64_t i, Word* status
   return finite;
 }
 
-// Each system's size, its extent and the types present. Atoms of one system mostly stand together, so a warp
-// enters its atoms at once where it can.
+// Each system's size, its extent and its types. Atoms of one system are mostly adjacent, so a warp adds its
+// atoms at once if possible.
 __device__ inline void survey_atom(const GpuAtoms& atoms, const GpuCells& cells, int64_t i) {
   const bool real = i < atoms.size && check_atom(atoms, i, cells.status);
   const unsigned present = __ballot_sync(kAllLanes, real);
@@ -193,7 +193,7 @@ __device__ inline int32_t number_slots(const GpuAtoms& atoms, const GpuCells& ce
   return types;
 }
 
-// Where float32 coordinates of a system's wrapped atoms are measured from, and how large they get.
+// The origin of float32 coordinates of a system's wrapped atoms, and their largest size.
 __device__ inline void set_middle(GpuSystem& system, const double* low, const double* high) {
   const Grid& grid = system.grid;
   system.radius = 0;
@@ -224,7 +224,7 @@ __device__ inline int64_t set_grid(const GpuAtoms& atoms, const GpuCells& cells,
   return system.types * system.grid.num_bins;
 }
 
-// All grids, by one block of so many threads: the systems' keys follow each other.
+// All grids, by one block with these threads: the systems' keys follow each other.
 template <int Threads>
 __device__ inline void set_all_grids(const GpuAtoms& atoms, const GpuCells& cells) {
   __shared__ int64_t of_warps[Threads / kWarp];
@@ -239,7 +239,7 @@ __device__ inline void set_all_grids(const GpuAtoms& atoms, const GpuCells& cell
   }
 }
 
-// The key and the wrapping of an atom. None takes part where something was refused.
+// The key and the wrapping of an atom. After an error no atom takes part.
 __device__ inline uint32_t find_key(const GpuAtoms& atoms, const GpuCells& cells, int64_t i) {
   int32_t* wrap = cells.wrap + 3 * i;
   wrap[0] = wrap[1] = wrap[2] = 0;
@@ -251,7 +251,7 @@ __device__ inline uint32_t find_key(const GpuAtoms& atoms, const GpuCells& cells
   return static_cast<uint32_t>(system.first_key + slot * system.grid.num_bins + bin);
 }
 
-// The sorted place k, and where key k begins among them.
+// Fills the sorted place k, and the start of key k.
 __device__ inline void fill_place(const GpuAtoms& atoms, const GpuCells& cells, int64_t k) {
   if (k < atoms.last_key() + 2) {
     int64_t low = 0, high = atoms.size;
@@ -303,7 +303,7 @@ static __global__ void fill_sorted(GpuAtoms atoms, GpuCells cells) {
 
 // and all of them, for few, by one block: a thread an atom, whose rank among the keys is its place.
 static __global__ void __launch_bounds__(kFew) sort_few(GpuAtoms atoms, GpuCells cells) {
-  follow_kernels();  // lets the search be early
+  follow_kernels();  // lets the search begin early
   __shared__ uint32_t keys[kFew];
   const int n = static_cast<int>(atoms.size), i = threadIdx.x;
   if (i == 0) *cells.status = kAllIsWell;
@@ -334,7 +334,7 @@ inline int bits_of(uint64_t value) {
 
 }  // namespace gpu_cells
 
-// Cells in device memory of `bytes()`, that the caller keeps as long.
+// Cells in device memory of `bytes()`, which the caller keeps as long.
 class SortedCells {
  public:
   SortedCells(const Gpu& gpu, const GpuAtoms& atoms) : gpu_(gpu), atoms_(atoms) {

@@ -1,4 +1,4 @@
-// What the search writes on a GPU: rows of one length, their order, or pairs one after the other.
+// The outputs of the search on a GPU: rows of one length, their order, or pairs one after the other.
 #pragma once
 
 #include <string>
@@ -83,8 +83,7 @@ static __global__ void measure_rows(GpuAtoms atoms, int64_t capacity, const int3
   distance2[place] = dot(d, d);
 }
 
-// Rows in the order of (distance, atom, image) inside each type: a warp a row, each neighbour put where its
-// rank says.
+// Sorts rows by (distance, atom, image) within each type: a warp a row; each neighbour moves to its rank.
 static __global__ void sort_rows(int64_t rows, int64_t capacity, int32_t num_types, const int32_t* counts,
                                  const double* distance2, const int32_t* neighbors, const int32_t* images,
                                  int32_t* sorted_neighbors, int32_t* sorted_images) {
@@ -113,7 +112,7 @@ static __global__ void sort_rows(int64_t rows, int64_t capacity, int32_t num_typ
   }
 }
 
-// Pairs one after the other. Without `j` it only counts each atom's.
+// Pairs one after the other. Without `j` it only counts those of each atom.
 struct PairWriter {
   int64_t* size;         // (N,)
   const int64_t* after;  // (N,): where each atom's pairs end

@@ -1,5 +1,5 @@
-// The search on a GPU: a warp an atom. The rows of bins around it are laid end to end, so that all lanes have
-// a candidate whatever the density.
+// The search on a GPU: a warp an atom. The rows of bins around it are concatenated, so that all lanes have a
+// candidate at any density.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace mdops::gpu_search {
 
 constexpr int kWarps = 4;  // a block
 
-// 32 stretches of sorted atoms, each seen through one lattice translation; one warp's, in shared memory.
+// 32 segments of sorted atoms, each with one lattice translation; one warp's, in shared memory.
 struct Stretches {
   int32_t before[kWarp];  // candidates of the stretches before
   int32_t first[kWarp];   // in the sorted arrays
@@ -83,7 +83,7 @@ __device__ inline int32_t set_stretch(const GpuCells& cells, const Center& cente
   return __shfl_sync(kAllLanes, sum, kWarp - 1);
 }
 
-// What float32 decides: squared distances below `surely` are within, those from `maybe` on are not.
+// Decided in float32: squared distances below `surely` are within, those from `maybe` on are not.
 struct Bounds {
   float surely, maybe;
 

@@ -13,9 +13,9 @@ constexpr int kLargestShift = 511;
 constexpr double kLargestLength = 1e9;
 // Cells from the origin up to here: such a number fits 32 bits.
 constexpr double kFarthestCell = 1e9;
-// |det| / (|a| |b| |c|) of a cell must be larger.
+// the least |det| / (|a| |b| |c|) of a cell
 constexpr double kFlattestCell = 1e-8;
-// Bins that one atom's search may visit.
+// The most bins that one atom's search may visit.
 constexpr double kMostVisits = 1 << 22;
 
 // The inverse of image_shift: three shifts in ten bits each.
@@ -59,7 +59,7 @@ MDOPS_HD void normalize(double* a) {
   for (int d = 0; d < 3; ++d) a[d] /= length;
 }
 
-// Puts unit normals in place of the lattice vectors without pbc, so that every direction has a coordinate.
+// Replaces lattice vectors without pbc by unit normals, so that every direction has a coordinate.
 MDOPS_HD void complete_cell(Grid& grid) {
   double (*h)[3] = grid.cell;
   const int open = !grid.periodic[0] + !grid.periodic[1] + !grid.periodic[2];
@@ -114,14 +114,14 @@ MDOPS_HD void fractional(const Grid& grid, const double* x, double* f) {
     f[d] = x[0] * grid.inverse[0][d] + x[1] * grid.inverse[1][d] + x[2] * grid.inverse[2][d];
 }
 
-// Makes a direction without pbc one with a period of so many A: what lies farther apart shares bins.
+// Gives a direction without pbc a period in A: atoms farther apart share bins.
 MDOPS_HD void fold(Grid& grid, int d, double period) {
   grid.periodic[d] = grid.folded[d] = true;
   grid.height[d] = period;
   for (int e = 0; e < 3; ++e) grid.cell[d][e] *= period, grid.inverse[e][d] /= period;
 }
 
-// Fewer bins than these are not worth folding.
+// Fewer bins than these are not folded.
 constexpr int64_t kFewBins = 128;
 
 // Bins at least half the cutoff wide in two directions and the cutoff in the third: narrower ones gather the
@@ -133,7 +133,7 @@ MDOPS_HD void set_bins(Grid& grid, double* low, double* high, double cutoff, int
   double extent[3], width[3], wanted[3], bins[3];
   for (int d = 0; d < 3; ++d) {
     extent[d] = grid.periodic[d] ? 1 : high[d] - low[d];
-    // The slack keeps rounding from adding a bin to the reach when the width fits exactly.
+    // The slack prevents rounding from adding a bin to the reach when the width fits exactly.
     width[d] = (d == 2 ? 1 : 0.5) * cutoff * (1 + 1e-6);
     wanted[d] = bins[d] =
         std::fmin(std::fmax(1.0, std::floor(grid.height[d] * extent[d] / width[d])), 0x1p30);
@@ -141,7 +141,7 @@ MDOPS_HD void set_bins(Grid& grid, double* low, double* high, double cutoff, int
   while (bins[0] * bins[1] * bins[2] > static_cast<double>(most)) {
     int d = bins[1] > bins[0] ? 1 : 0;
     if (bins[2] > bins[d]) d = 2;
-    // Not below one, and at once near the goal where one direction is far too long.
+    // At least one, and near the goal at once if one direction is far too long.
     const double others = bins[0] * bins[1] * bins[2] / bins[d];
     bins[d] =
         std::fmax(1.0, std::fmax(std::floor(bins[d] / 2), std::fmin(bins[d] - 1, std::floor(most / others))));
@@ -184,7 +184,7 @@ MDOPS_HD int32_t image_of(const Grid& grid, int d, int32_t b) {
   return b >= 0 ? b / n : -((n - 1 - b) / n);
 }
 
-// How many periodic images away along d a neighbour of a wrapped atom can be.
+// How many periodic images away along d a wrapped atom's neighbours can be.
 MDOPS_HD double images_reached(const Grid& grid, int d) {
   return grid.periodic[d] ? std::ceil(grid.reach[d] / static_cast<double>(grid.bins[d])) : 0;
 }

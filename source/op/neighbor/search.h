@@ -72,8 +72,8 @@ class Searcher {
     }
     const double error = squared_error(atoms_.cutoff, radius);
     surely_ = static_cast<float>(cutoff2_ - error);
-    // Never zero, however small the cutoff is: the bin's own atoms are at no distance from their box, and are
-    // gathered.
+    // Never zero, even for a small cutoff: the bin's own atoms have no distance from their box, and are
+    // included.
     maybe_ = std::max(static_cast<float>(cutoff2_ + error), std::numeric_limits<float>::min());
     return true;
   }
@@ -236,7 +236,8 @@ class Searcher {
 };
 
 // Calls visit(row) for every atom that is not virtual, in torch's threads, each with its own copy of `visit`.
-// Threads take pieces of about 64 atoms as they get done, so that uneven systems and busy cores even out.
+// Each thread takes the next piece of about 64 atoms when it is free, to balance uneven systems and busy
+// cores.
 template <class Visit>
 void search_all(const Atoms& atoms, const Cells& cells, const Visit& visit) {
   struct Piece {
@@ -250,7 +251,7 @@ void search_all(const Atoms& atoms, const Cells& cells, const Visit& visit) {
     for (int64_t first = 0; first < bins; first += step)
       pieces.push_back({&system, first, std::min(first + step, bins)});
   }
-  // A thread for fewer pieces than these takes longer to wake than to do its work.
+  // Waking a thread takes longer than fewer pieces than these.
   const int64_t threads =
       std::max<int64_t>(1, std::min<int64_t>(thread_count(), static_cast<int64_t>(pieces.size()) / 8));
   std::atomic<size_t> next{0};
