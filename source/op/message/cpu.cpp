@@ -12,8 +12,7 @@ namespace {
 
 constexpr int64_t kMessageShare = 512, kMessageShares = 128;
 
-// Rows are split into the same shares for any number of threads, so that sums over all rows have the same
-// bits.
+// The shares of rows do not depend on the number of threads, so that sums over all have the same bits.
 template <class T>
 class Shares {
  public:

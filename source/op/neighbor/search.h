@@ -236,8 +236,7 @@ class Searcher {
 };
 
 // Calls visit(row) for every atom that is not virtual, in torch's threads, each with its own copy of `visit`.
-// Each thread takes the next piece of about 64 atoms when it is free, to balance uneven systems and busy
-// cores.
+// A free thread takes the next piece of about 64 atoms, to balance uneven systems and busy cores.
 template <class Visit>
 void search_all(const Atoms& atoms, const Cells& cells, const Visit& visit) {
   struct Piece {

@@ -79,7 +79,7 @@ static void run_row_moment_gradients(const Op&, const RowMomentArgs<T>& args, co
   parallel(args.atoms, kAtomGrain, [&](int64_t begin, int64_t end) {
     MDOPS_RUN(row_moment_gradients, args, grad, begin, end, environment, g);
   });
-  const int64_t last = args.offsets[args.atoms];  // rows behind it are of no atom
+  const int64_t last = args.offsets[args.atoms];  // rows after it belong to no atom
   std::fill(environment + last * args.components, environment + args.rows * args.components, T(0));
   std::fill(g + last * args.channels, g + args.rows * args.channels, T(0));
 }

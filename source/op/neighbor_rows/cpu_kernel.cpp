@@ -6,8 +6,8 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
-// f(column, zero of the type that it computes with) for all columns: whole vectors, then fours, of which rows
-// of 100 have one, then single numbers.
+// f(column, zero of its vector type) for all columns: whole vectors, then fours (rows of 100 have one), then
+// single numbers.
 template <class T, class F>
 inline __attribute__((always_inline)) void each_column(int64_t columns, const F& f) {
   int64_t k = 0;
@@ -17,7 +17,7 @@ inline __attribute__((always_inline)) void each_column(int64_t columns, const F&
   for (; k < columns; ++k) f(k, T(0));
 }
 
-// Sums of numbers that come so.
+// Sums over such columns.
 template <class T>
 struct Sum {
   Vector<T> whole{};
@@ -46,7 +46,7 @@ inline __attribute__((always_inline)) V weighted(const T* w, const T* rows, int6
   return sum;
 }
 
-// The rows of the table for a row: of g itself, and of what the gate multiplies, which is null without one.
+// The table's rows for a row: of g without the gate, and of the part with the gate (null without one).
 template <class T>
 struct TableRows {
   const T *plain, *gated;
@@ -172,7 +172,7 @@ void row_moment_gradients(const RowMomentArgs<T>& args, const T* grad, int64_t b
           using V = decltype(zero);
           const V of_g = from < 0 ? zero : load<V>(g + k);
           V x = first ? load<V>(x_row + k) : zero;
-          // Unrolled, or the sums go through memory.
+          // Unrolled to keep the sums in registers.
           MDOPS_UNROLL
           for (int a = 0; a < Count; ++a) {
             const V u = load<V>(t + a * args.channels + k);

@@ -1,6 +1,6 @@
-// The kernels on rows of neighbours. Rows are found by a warp an atom, after a scan of how many there are;
-// their splines are made by a warp for 32 rows: each lane has what is a row's own, and all lanes the columns
-// of one row after the other. Sums go in one order whatever runs when.
+// The kernels on rows of neighbours. A warp an atom finds the rows, after a scan of their numbers. A warp
+// computes the splines of 32 rows: each lane has one row's own values, and all lanes share the columns of one
+// row after the other. The order of sums is fixed.
 #pragma once
 
 #include "common/early.h"
@@ -12,12 +12,12 @@
 namespace mdops::gpu_neighbor_rows {
 
 constexpr int kWarps = 8, kScanThreads = 1024;
-constexpr int kScanEach = 4;                      // numbers of a thread: all wait for each other a turn
-constexpr int kAtomWarps = 4, kFewAtomWarps = 8;  // of a block that has one atom, of many or of few
+constexpr int kScanEach = 4;                      // numbers of a thread in each round
+constexpr int kAtomWarps = 4, kFewAtomWarps = 8;  // of one atom's block, for many or few atoms
 constexpr int kRowThreads = 128;
 
-// Of the 32 slots from `first` on of an atom: whether this lane's has a neighbour within the cutoff, and of
-// which type.
+// Of the 32 slots of an atom from `first` on: whether this lane's has a neighbour within the cutoff, and its
+// type.
 template <class T>
 struct LaneSlot {
   int64_t slot;
@@ -34,7 +34,7 @@ struct LaneSlot {
   }
 };
 
-// f(lane's slot, type of the atom) for the slots of an atom that has usable ones, in all lanes.
+// f(lane's slot, type of the atom) for the slots of an atom with a usable list, in all lanes.
 template <class T, class F>
 __device__ RowKind each_slot(const RowListArgs<T>& args, int64_t atom, const F& f) {
   const SlotArgs<T>& list = args.list;
@@ -52,7 +52,7 @@ __device__ __forceinline__ int count_lanes(bool is) {
   return __popc(__ballot_sync(kAllLanes, is));
 }
 
-// Offsets get how many rows each atom has.
+// Writes each atom's number of rows to the offsets.
 template <class T>
 __global__ void count_kernel(RowListArgs<T> args, RowListResults<T> out) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
@@ -71,7 +71,7 @@ __global__ void count_kernel(RowListArgs<T> args, RowListResults<T> out) {
   out.nearest[i] = kind == RowKind::wrong ? not_a_number<T>() : sqrt(nearest);
 }
 
-// Sums up to each of n numbers, in their place behind a zero; by one block.
+// Sums up to each of n numbers, in its place after a zero; by one block.
 inline __global__ void __launch_bounds__(kScanThreads) scan_kernel(int32_t* offsets, int64_t n) {
   __shared__ int of_warps[kScanThreads / kWarp];
   if (threadIdx.x == 0) offsets[0] = 0;
@@ -93,7 +93,7 @@ inline __global__ void __launch_bounds__(kScanThreads) scan_kernel(int32_t* offs
   }
 }
 
-// The slots that are rows, and -1 behind the last.
+// The slots that are rows, and -1 after the last.
 template <class T>
 __global__ void fill_kernel(RowListArgs<T> args, RowListResults<T> out) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * (kWarps * kWarp) + threadIdx.x;
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (n < args.rows) environment_row_second(args, n, v, grad, out, by_d);
 }
 
-// Through shared memory, as a thread's numbers stand apart from its neighbours'.
+// Through shared memory, as the numbers of adjacent threads are apart.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads)
     harmonic_kernel(EnvironmentRowsArgs<T> args, int degree, T* out) {
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (n < args.rows) harmonic_row_second(args, degree, n, v, grad, rows, by_d);
 }
 
-// V numbers side by side, which lie so that they may be read at once.
+// V adjacent numbers, aligned for one read.
 template <class T, int V>
 struct Numbers {
   T x[V];
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int lane = lane_index();
   const LaneRow<T> own(args, first + lane);
   const unsigned in_bounds = __ballot_sync(kAllLanes, own.is_there);
-  // Of a slot that is none the row has no place, and takes that of a slot of its own number.
+  // A row with an invalid slot takes the place of the slot with its own number.
   if (own.is_wrong) {
     const int64_t slot = own.row.slot, slots = args.list.atoms * args.list.width;
     const int64_t to = slot >= 0 && slot < slots ? slot : first + lane;
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   for (int a = 0; a < 3; ++a) out[3 * own.row.slot + a] = found[a];
 }
 
-// The rows of an atom; none, and wrong, where offsets are out of range.
+// The rows of an atom; if offsets are out of range, no rows and an error.
 struct RowRange {
   int begin, end;
   bool is_wrong;
@@ -344,8 +344,7 @@ struct RowRange {
   }
 };
 
-// Of C components Count at once: all three or four, or eight of any other number, of which those behind the
-// last are zeros.
+// Count of C components at once: all three or four, or eight of any other number, padded with zeros.
 template <int Count>
 constexpr bool kIsAll = Count <= 4;
 
@@ -364,7 +363,7 @@ __device__ __forceinline__ void load_components(const T* row, int first, int com
   for (int a = 0; a < Count; ++a) r[a] = kIsAll<Count> || first + a < components ? row[first + a] : T(0);
 }
 
-// Numbers of a row's g: zeros where it is of no node, none where its index is wrong.
+// Numbers of a row's g: zeros if it has no node, NaN if its index is wrong.
 template <int V, class T>
 __device__ __forceinline__ Numbers<T, V> numbers_of_row(const RowMomentArgs<T>& args, int64_t row,
                                                         int64_t k) {
@@ -381,7 +380,7 @@ __device__ __forceinline__ Numbers<T, V> numbers_of_row(const RowMomentArgs<T>& 
   return Numbers<T, V>::load(args.g + from * args.channels + k);
 }
 
-// A block an atom, whose rows the warps have in turn.
+// A block an atom; its warps share the rows.
 template <class T, int V, int Count, int Warps>
 __global__ void __launch_bounds__(Warps* kWarp) moments_kernel(RowMomentArgs<T> args, T* out) {
   __shared__ T sums[Warps][Count][V * kWarp];
@@ -422,7 +421,7 @@ __global__ void __launch_bounds__(Warps* kWarp) moments_kernel(RowMomentArgs<T> 
   });
 }
 
-// The sums over the warp of Count numbers of each lane: of number l % Count in lane l.
+// The sums over the warp of Count numbers a lane: lane l gets that of number l % Count.
 template <int Count, class T>
 __device__ __forceinline__ T sums_of_warp(T (&x)[Count]) {
   const int lane = lane_index();
@@ -439,8 +438,8 @@ __device__ __forceinline__ T sums_of_warp(T (&x)[Count]) {
   return x[0];
 }
 
-// A block an atom, which writes the rows that it has. The atom's gradient stays in registers where it is all
-// of three or four components of up to V x 32 channels, else it comes from the caches.
+// A block an atom, which writes the atom's rows. The atom's gradient stays in registers for all of three or
+// four components with up to V x 32 channels, else it is read from the caches.
 template <class T, int V, int Count, int Warps>
 __global__ void __launch_bounds__(Warps* kWarp)
     moments_backward_kernel(RowMomentArgs<T> args, const T* grad, T* by_environment, T* by_g) {
@@ -453,7 +452,7 @@ __global__ void __launch_bounds__(Warps* kWarp)
   const auto load = [&](int first, int64_t k) {
 #pragma unroll
     for (int a = 0; a < Count; ++a) {
-      if (!kIsAll<Count> && first + a >= components) break;  // by zeros
+      if (!kIsAll<Count> && first + a >= components) break;  // padding
       const auto four = Numbers<T, V>::load(of_atom + (first + a) * args.channels + k);
 #pragma unroll
       for (int v = 0; v < V; ++v) t[a][v] = four.x[v];
@@ -485,8 +484,8 @@ __global__ void __launch_bounds__(Warps* kWarp)
   }
 }
 
-// Rows behind the last atom's are of none; where an atom's offsets are wrong, no row that another has not is
-// a number.
+// Rows after the last atom's belong to none. If an atom's offsets are wrong, all rows without a valid atom
+// become NaN.
 template <class T>
 __global__ void clear_rows_kernel(RowMomentArgs<T> args, T* by_environment, T* by_g) {
   follow_kernels();

@@ -11,7 +11,7 @@ using namespace gpu_neighbor_rows;
 
 namespace {
 
-// work(numbers at once), a constant: 4 of float32 where all of these rows begin on 16 bytes.
+// work(numbers at once), a constant: 4 of float32 if all these rows are 16-byte aligned.
 template <class T, class Work>
 void with_numbers(int64_t channels, std::initializer_list<const T*> rows, const Work& work) {
   if constexpr (std::is_same_v<T, float>) {
@@ -22,7 +22,7 @@ void with_numbers(int64_t channels, std::initializer_list<const T*> rows, const 
   work(std::integral_constant<int, 1>{});
 }
 
-// The same for warps that have a row: no more than what leaves no lane without numbers.
+// The same for a warp a row: at most as many as leave no lane idle.
 template <class T, class Work>
 void with_numbers_of_lanes(int64_t channels, std::initializer_list<const T*> rows, const Work& work) {
   if constexpr (std::is_same_v<T, float>) {
@@ -149,7 +149,7 @@ void run_row_moments(const Gpu& gpu, const RowMomentArgs<T>& args, T* out) {
 template <class T>
 void run_row_moment_gradients(const Gpu& gpu, const RowMomentArgs<T>& args, const T* grad, T* environment,
                               T* g) {
-  // Where it has offsets to judge alone, blocks are few enough to begin early.
+  // If it only checks offsets, blocks are few enough to begin early.
   const int64_t blocks = (args.leaves_rest ? 1 : 2) * gpu.limits().multiprocessors;
   gpu.launch_early(clear_rows_kernel<T>, args.rows > 0 ? blocks : 0, 256, 0, args, environment, g);
   with_numbers_of_lanes<T>(args.channels, {args.g, grad, g}, [&](auto at_once) {

@@ -1,4 +1,4 @@
-// What the ops on rows of neighbours launch on a GPU, for PyTorch and for callers that do not know PyTorch.
+// What the ops on rows of neighbours launch on a GPU, for PyTorch and for callers without PyTorch.
 #pragma once
 
 #include "common/gpu.h"
@@ -11,7 +11,7 @@ void run_row_list(const Gpu& gpu, const RowListArgs<T>& args, const RowListResul
 
 template <class T>
 void run_spline_rows(const Gpu& gpu, const SplineRowsArgs<T>& args, const SplineRows<T>& out);
-// By the pair vectors (N, K, 3).
+// Gradients by the pair vectors (N, K, 3).
 template <class T>
 void run_spline_row_gradients(const Gpu& gpu, const SplineRowsArgs<T>& args,
                               const SplineRows<T, const T*>& grad, T* out);

@@ -150,8 +150,7 @@ MDOPS_HD void add_harmonic_gradients(T x, T y, T z, const T* by, T* out) {
   out[0] += gx, out[1] += gy, out[2] += gz;
 }
 
-// Of a row, what the formulas above are made of; all zero for a pair without a distance, which has no
-// direction.
+// The terms of the formulas above for a row; all zero for a pair at distance zero, which has no direction.
 template <class T>
 struct HarmonicTerms {
   T e[3], u[3], inv, inv_r, w, dw, ddw;
@@ -188,7 +187,7 @@ MDOPS_HD void harmonic_row(const EnvironmentRowsArgs<T>& args, int degree, int64
   each_harmonic<T>(h.u[0], h.u[1], h.u[2], degree, [&](int, int k, T y) { to[4 + k] = by * y; });
 }
 
-// What row n adds to the gradient by d, (N, K, 3), as `environment_row_gradient`.
+// Adds row n's part of the gradient by d, (N, K, 3), as `environment_row_gradient`.
 template <class T>
 MDOPS_HD void harmonic_row_gradient(const EnvironmentRowsArgs<T>& args, int degree, int64_t n, const T* grad,
                                     T* out) {

@@ -43,7 +43,7 @@ RowListArgs<T> take_row_list(auto& in, const Tensor& displacements, const Tensor
   return a;
 }
 
-// Slots that are rows, and of what their numbers are made.
+// Slots that are rows, and constants of their numbers.
 template <class T>
 EnvironmentRowsArgs<T> take_environment_rows(auto& in, const Tensor& displacements, const Tensor& slots,
                                              const Tensor& counts, const Tensor& types, const Tensor& mean,
@@ -64,7 +64,7 @@ EnvironmentRowsArgs<T> take_environment_rows(auto& in, const Tensor& displacemen
   return a;
 }
 
-// What environments of rows give, and the gradients by it.
+// The results of environments of rows, and gradients by them.
 template <class T>
 Outputs<3> row_results(auto& in, int64_t rows, EnvironmentRows<T>& out) {
   return {in.result(out.environment, {rows, 4}), in.result(out.switches, {rows}),

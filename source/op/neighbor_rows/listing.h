@@ -1,4 +1,4 @@
-// Which slots of a pair list are rows, on the CPU: counted, added up, filled in. Nothing here knows PyTorch.
+// Which slots of a pair list are rows, on the CPU: counted, added up, filled in. Without PyTorch.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ void each_near(const RowListArgs<T>& args, int64_t atom, const F& f) {
     }
 }
 
-// Of the atoms [begin, end): how many rows each has, in offsets[i + 1], and what there is of its neighbours.
+// For atoms [begin, end): each one's number of rows, in offsets[i + 1], and the results on its neighbours.
 template <class T>
 void count_rows(const RowListArgs<T>& args, int64_t begin, int64_t end, const RowListResults<T>& out) {
   for (int64_t i = begin; i < end; ++i) {

@@ -34,7 +34,7 @@
 
 namespace mdops {
 
-constexpr double kShortestRow = 1e-12;  // below, rows are not made longer
+constexpr double kShortestRow = 1e-12;  // shorter rows are not normalised
 
 // A pair list with K slots an atom, ordered by type.
 template <class T>
@@ -53,19 +53,19 @@ struct RowListArgs {
   T cutoff2;
 
   MDOPS_HD bool masked(int type, int t) const { return pair_mask[type * list.ntypes + t]; }
-  // Whether such a neighbour takes a place.
+  // Whether such a neighbour fills a place.
   MDOPS_HD bool takes(int type, int t) const { return !masked(type, t) || zeroed[type * list.ntypes + t]; }
 };
 
-// Offsets (N + 1,), slots (N K,): n K + k of each row and -1 behind them; of each atom the neighbours that
-// take places, those within the cutoff, and the distance of the nearest.
+// Offsets (N + 1,), slots (N K,): n K + k of each row and -1 after the last; for each atom the neighbours
+// that fill places, those within the cutoff, and the distance of the nearest.
 template <class T>
 struct RowListResults {
   int32_t *offsets, *slots, *taken, *within;
   T* nearest;
 };
 
-// The slots that are rows, and of what their numbers are made.
+// The slots that are rows, and constants of their numbers.
 template <class T>
 struct EnvironmentRowsArgs {
   SlotArgs<T> list;
@@ -84,7 +84,7 @@ struct SplineRowsArgs : EnvironmentRowsArgs<T> {
   bool gated;
 
   MDOPS_HD int basis() const { return grid.intervals + kSplineSupport - 1; }
-  // Of a function of centres of a type, the row of the table at an interval.
+  // The row of the table at an interval, for a function of centres of a type.
   MDOPS_HD int64_t table_row(int type, int function, int interval) const {
     return (static_cast<int64_t>(type) * functions + function) * basis() + interval;
   }
@@ -101,7 +101,7 @@ struct SplineRows : EnvironmentRows<T, Pointer> {
   Pointer g;  // (rows, channels)
 };
 
-// What a row begins with.
+// The inputs of a row.
 template <class T>
 struct Row {
   int64_t slot;
@@ -151,7 +151,7 @@ struct RowTerms {
   }
 };
 
-// By what d / r is multiplied in u, and how that changes with r.
+// The factor of d / r in u, and its derivative by r.
 template <class T>
 struct RowLength {
   T value, slope, curve;
@@ -219,7 +219,7 @@ struct RowMomentArgs {
   const T *environment, *g;  // (E, C), (E, M)
   const int32_t* offsets;    // (N + 1,)
   int64_t rows, channels, atoms;
-  // Whether the gradients by rows of no atom may be left as they are, of which the caller reads none.
+  // Whether gradients by rows of no atom may stay unwritten, as the caller reads none.
   bool leaves_rest = false;
   int components = 4;  // C
   // Of which of the `nodes` rows of g each row is, -1 of none; null: row after row.
@@ -247,9 +247,8 @@ MDOPS_HD void environment_row(const EnvironmentRowsArgs<T>& args, int64_t n, con
   for (int a = 0; a < 3; ++a) out.directions[3 * n + a] = direction[a];
 }
 
-// Where row n's part of a gradient by d, (N, K, 3), goes; null for a row of no slot, and for a wrong one,
-// whose part is made NaN here. Of a slot that is none the row has no place, and takes that of a slot of its
-// own number.
+// The place of row n's part of a gradient by d, (N, K, 3); null for a row of no slot, and for a wrong one,
+// whose part becomes NaN here. A row with an invalid slot takes the place of the slot with its own number.
 template <class T>
 MDOPS_HD T* gradient_place(const EnvironmentRowsArgs<T>& args, const Row<T>& row, int64_t n, T* out) {
   const int64_t slot = args.slots[n], slots = args.list.atoms * args.list.width;
@@ -260,7 +259,7 @@ MDOPS_HD T* gradient_place(const EnvironmentRowsArgs<T>& args, const Row<T>& row
   return nullptr;
 }
 
-// What row n adds to the gradient by d, (N, K, 3), which is zero at entry.
+// Adds row n's part to the gradient by d, (N, K, 3), which is zero at entry.
 template <class T>
 MDOPS_HD void environment_row_gradient(const EnvironmentRowsArgs<T>& args, int64_t n,
                                        const EnvironmentRows<T, const T*>& grad, T* out) {

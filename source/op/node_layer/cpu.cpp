@@ -3,7 +3,7 @@
 
 namespace mdops {
 
-// Bytes between arrays are zeros.
+// Gaps between arrays are zeros.
 template <class T>
 static Tensor pack_node_layer(const Op& op, const NodeLayerArgs<T>& args) {
   Tensor packed = zeros(op, {MDOPS_RUN(node_layer_sizes, args).packed}, ScalarType::Byte);

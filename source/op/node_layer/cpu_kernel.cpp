@@ -1,4 +1,4 @@
-// Blocks of nodes, all that a layer makes of them in the nearest caches.
+// Blocks of nodes, with all of a layer's work in the L1 and L2 caches.
 #include "common/activation_lanes.h"
 #include "common/lane_sums.h"
 #include "common/panel_rows.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kBlock = 4 * kRows, kParts = 3;  // parts: rows of a sum times vectors
 constexpr int kTogether = 4;                       // columns of D(T)
 
-// The weights in panels: straight ones forward, transposed ones backward.
+// The weights in panels: not transposed forward, transposed backward.
 template <class T>
 struct PackedNodes {
   Panels<T> own, every;
@@ -58,7 +58,7 @@ class LayerOfNodes {
  private:
   static Panels<T> some(const Panels<T>& of, int64_t rows) { return {of.base, rows, of.cols}; }
   const T* nodes(int64_t row) const { return args_.n + row * args_.width; }
-  // Whether V is there, beside v or not.
+  // Whether V is given, with v or without.
   bool has_vectors() const { return args_.sums > 1; }
   const T* vectors(const T* v, int64_t row) const { return v + (row * args_.sums + 1) * args_.width; }
 
@@ -122,7 +122,7 @@ class LayerOfNodes {
     }
   }
 
-  // D(T), a row for each l; where the next numbers go.
+  // Writes D(T), a row for each l; returns the next place.
   T* symmetric(const T* t, int64_t width, T* to) const {
     for (int64_t l = 0; l < args_.axis; ++l, to += width) {
       T* __restrict row = to;
@@ -140,7 +140,7 @@ class LayerOfNodes {
       if (!args_.axis) std::fill_n(to + a * width, width, T(0));
     }
   }
-  // What Columns rows of the gradient, from l on, add to a row of T.
+  // Adds the part of Columns rows of the gradient, from l on, to a row of T.
   template <int Columns>
   static inline __attribute__((always_inline)) void by_columns(const T* t, int64_t width, const T* by,
                                                                int64_t l, T* to) {

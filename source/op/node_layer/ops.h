@@ -9,7 +9,7 @@ namespace mdops {
 
 template <class Device, class T>
 struct NodeLayerOps {
-  // With the weights as `node_layer_pack` gives them, if there are such.
+  // With the weights from `node_layer_pack`, if given.
   struct Given : NodeLayerArgs<T> {
     int64_t edges;  // rows of e for each node
     std::optional<Tensor> packed;
@@ -35,7 +35,7 @@ struct NodeLayerOps {
     a.inputs = every.size(0), a.takes_nodes = takes_nodes;
     in.take(a.bias, "bias", bias, {width});
     in.take(a.factor, "factor", factor, {width});
-    // What tells kernels by null that it is not there.
+    // Optional inputs, null for the kernels if absent.
     if (!of_own) a.own = nullptr;
     if (!sum_factor.numel()) a.sum_factor = nullptr;
     if (!edges) a.e = nullptr;
@@ -74,7 +74,7 @@ struct NodeLayerOps {
     return {by_n, by_v, by_e};
   }
 
-  // The weights as `node_layer` reads them, or with `back` its gradient.
+  // The weights in the layout of `node_layer`, or with `back` of its gradient.
   static Tensor node_layer_pack(Checked<Device>& in, const Tensor& own, const Tensor& own_bias,
                                 const Tensor& every, const Tensor& bias, bool back) {
     NodeLayerArgs<T> a{};
@@ -85,7 +85,7 @@ struct NodeLayerOps {
     in.take(a.own_bias, "own_bias", own_bias, {of_own});
     in.take(a.bias, "bias", bias, {a.width});
     if (!of_own) a.own = nullptr;
-    if (back) in.give(a.grad, "every", every, {kAny, kAny});  // which tells the passes apart
+    if (back) in.give(a.grad, "every", every, {kAny, kAny});  // tells the passes apart
     return pack_node_layer(in.op, a);
   }
 

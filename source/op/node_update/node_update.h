@@ -20,7 +20,7 @@ struct NodeUpdateArgs {
   int64_t rows;  // N
 };
 
-// Of number k, in column `column`: a, b and c, and f(z) and f(u) with their slopes.
+// Terms of number k, in column `column`: a, b and c, and f(z) and f(u) with their slopes.
 template <Activation kind, class T>
 struct NodeTerms {
   T a, b, c, of_z, of_u, by_z, by_u;

@@ -1,5 +1,4 @@
-// A vector has columns of an edge's row; blocks of equal |m| have sizes that the compiler knows, but very
-// large ones.
+// A vector has columns of an edge's row; blocks of equal |m| have compile-time sizes, except very large ones.
 #include <algorithm>
 
 #include "common/some_lanes.h"
@@ -13,7 +12,7 @@ namespace {
 
 constexpr int kMostSize = 7;  // of a block in registers
 
-// work(size, rows before it, numbers before it, how many signs) of the blocks of equal |m|.
+// work(size, rows before it, numbers before it, number of signs) for the blocks of equal |m|.
 template <class Work>
 inline __attribute__((always_inline)) void each_block(const OrderShape& shape, const Work& work) {
   int64_t row = 0, number = 0;

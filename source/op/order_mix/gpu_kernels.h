@@ -1,6 +1,6 @@
-// Mixed degrees on a GPU: a thread a column of an edge's rows, or one of its numbers. Of |m| <= 1 and
-// matrices of whole rotations of degree 2 and 3 the compiler knows the sizes, and asks for all that a thread
-// reads at once.
+// Mixed degrees on a GPU: a thread a column of an edge's rows, or one of its numbers. For |m| <= 1 and
+// matrices of whole rotations of degree 2 and 3, sizes are known at compile time, and a thread loads all its
+// inputs at once.
 #pragma once
 
 #include "common/gpu.h"

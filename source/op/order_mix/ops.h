@@ -1,4 +1,4 @@
-// The ops that mix degrees. What a device does are overloads of `run_orders` on the call of an op.
+// The ops that mix degrees. A device overloads `run_orders` for the call of an op.
 #pragma once
 
 #include "common/bind.h"

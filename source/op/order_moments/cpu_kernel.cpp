@@ -1,5 +1,5 @@
-// Nodes one after the other, so many of their edges at a time. Forward sums of tiles of columns stay in
-// registers; backward is products of edges' rows with a node's gradients.
+// Nodes one after the other, with chunks of their edges. Forward, sums of tiles of columns stay in registers;
+// backward multiplies edges' rows by a node's gradients.
 #include <algorithm>
 
 #include "common/panels.h"
@@ -14,7 +14,7 @@ namespace MDOPS_ISA {
 namespace {
 
 constexpr int64_t kEdges = 4 * kRows;
-// Columns whose sums are in registers: of m = 0, and of both signs, which have two sums each.
+// Columns with sums in registers: of m = 0, and of both signs, with two sums each.
 constexpr int kTile = 9, kTileOfSigns = kRows >= 8 ? 8 : 4;
 
 template <class T>
@@ -70,8 +70,8 @@ class NodeMoments {
   int64_t bytes;
 
  private:
-  // What edges' matrices have in each column: t_0, times the weight forward; t_- and t_+ side by side, and
-  // backward t_+ and -t_-.
+  // The columns of edges' matrices: t_0, times the weight forward; t_- and t_+ side by side, and backward t_+
+  // and -t_-.
   template <class WeightOf>
   void stage(const WeightOf& weight_of) {
     for (int64_t i = 0; i < count_; ++i) {
@@ -97,7 +97,7 @@ class NodeMoments {
   bool has_groups() const { return shape_.groups > 1; }
   bool copies_rows() const { return args_.of.order || has_groups(); }
 
-  // f(place, zero) of the numbers of a group of channels among those of some rows.
+  // f(place, zero) for the numbers of a group of channels in some rows.
   template <class F>
   void each_of_group(int64_t g, int64_t numbers, const F& f) const {
     const int64_t size = has_groups() ? shape_.channels / shape_.groups : numbers;
@@ -105,7 +105,7 @@ class NodeMoments {
       each_piece<T>(size, [&](int64_t c, auto zero) { f(first + c, zero); });
   }
 
-  // Adds to a node's moments, or begins them.
+  // Adds to a node's moments, or starts them.
   void forward(T* moments, bool adds, int64_t g) {
     each_tile<kTile>(columns_, [&](int64_t first, auto size) {
       each_of_group(g, middle_, [&](int64_t c, auto zero) {
@@ -145,7 +145,8 @@ class NodeMoments {
     });
   }
 
-  // A node's gradients with numbers of rows in lanes, those of u above those of v, and with columns in lanes.
+  // Packs a node's gradients with numbers of rows in lanes, those of u above those of v, and with columns in
+  // lanes.
   void pack(const T* grad) {
     const auto by_rows = [&](const Panels<T>& to, int64_t count, const auto& from) {
       to.each([&](auto place) {
@@ -172,7 +173,7 @@ class NodeMoments {
     by_columns(columns_of_signs_, 2 * turned_, of_signs);
   }
 
-  // end(edge, column, vector, its lanes that count) of rows times a matrix of so many columns.
+  // end(edge, column, vector, its valid lanes) for rows times a matrix with `columns` columns.
   template <class End>
   void product(const ByRow<T>& x, int64_t depth, const Panels<T>& weights, int64_t columns, const End& end) {
     gemm_to(count_, depth, x, weights,
@@ -213,7 +214,7 @@ class NodeMoments {
     for (int64_t i = 0; i < count_; ++i) finish(i);
   }
 
-  // Of groups of channels: weighs an edge's rows, and the gradient by these, which gives that by the weights.
+  // For groups of channels: weights an edge's rows, and the gradient by these; computes that by the weights.
   void weigh(int64_t i) {
     const T* const weight = args_.weight + edge_[i] * shape_.groups;
     T *const y = rows_ + i * numbers_, *const by_y = args_.by_y + edge_[i] * numbers_,

@@ -1,7 +1,6 @@
-// Rows' own messages on a GPU. Where rows have 32 numbers of float32 a warp takes 16 of them by the tensor
-// cores, to float32's accuracy (common/gpu_tf32.h): a lane has eight numbers of two rows side by side, those
-// that it reads, those that a product takes as its rows' depth, and those that it leaves as its columns are
-// the same. Elsewhere a warp has a row.
+// Rows' own messages on a GPU. For rows of 32 float32 numbers a warp takes 16 rows by the tensor cores, to
+// float32's accuracy (common/gpu_tf32.h): a lane has eight adjacent numbers of two rows, the same ones for
+// loads, for the depth of a product's rows, and for the columns of its results. Otherwise a warp has a row.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +18,8 @@ namespace mdops::gpu_own_message {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp, kWidth = 32, kSteps = kWidth / 8;
 
-// A matrix in two parts, as products read it: of depth 8 t + 2 step and the next, column 8 (g / 2) + 2 tile +
-// g % 2.
+// A matrix in two parts, in the layout of products: depth 8 t + 2 step and the next, column 8 (g / 2) + 2
+// tile + g % 2.
 __device__ __forceinline__ void place_weights(const float* from, int of_depth, int of_column, uint4* to) {
   const int lane = lane_index(), g = lane / 4, t = lane % 4;
   for (int at = threadIdx.x; at < kSteps * kSteps * kWarp; at += kThreads) {
