@@ -145,7 +145,7 @@ class NodeMoments {
     });
   }
 
-  // Packs a node's gradients with numbers of rows in lanes, those of u above those of v, and with columns in
+  // Packs a node's gradients with rows' numbers in lanes, those of u above those of v, and with columns in
   // lanes.
   void pack(const T* grad) {
     const auto by_rows = [&](const Panels<T>& to, int64_t count, const auto& from) {

@@ -10,7 +10,7 @@ static void run_near(const Op& op, const ListArgs& list, const NearArgs& near, d
   near_step(op, list, near, list.atoms, weight, {within, nearest});
 }
 
-// Of a blend from the other model's answers.
+// The blend, from the other model's results.
 static void run_table(const Op& op, const ListArgs& list, const TableArgs& table, const BlendArgs& other,
                       const NearArgs& near, TableOutputs& out) {
   const StepResults<double> results{list.atoms,           data_of(out.energy), data_of(out.within),

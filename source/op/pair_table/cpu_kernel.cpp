@@ -19,7 +19,7 @@ struct Least {
 };
 
 // f(type, neighbour, pair vector, its square) for an atom's slots [slot, end) of neighbours of a type.
-// Returns false where the list names an atom that is not there.
+// Returns false if the list names an atom that does not exist.
 template <class F>
 inline __attribute__((always_inline)) bool each_of_type(const ListArgs& list, int64_t i, int64_t slot,
                                                         int64_t end, const F& f) {
@@ -36,7 +36,7 @@ inline __attribute__((always_inline)) bool each_of_type(const ListArgs& list, in
   return true;
 }
 
-// f(type, first slot, end) of an atom; false as soon as f says so.
+// f(type, first slot, end) for an atom; false as soon as f returns false.
 template <class F>
 inline __attribute__((always_inline)) bool each_type(const ListArgs& list, int64_t i, const F& f) {
   int64_t slot = i * list.list_width;
@@ -48,7 +48,7 @@ inline __attribute__((always_inline)) bool each_type(const ListArgs& list, int64
   return true;
 }
 
-// What `report` counts of an atom, and the least distance that is not masked.
+// The counts of `report` for an atom, and the least distance that is not masked.
 bool look(const ListArgs& list, const NearArgs& near, int64_t i, double* least, const NearReport& report) {
   const bool* mask = near.pair_mask + static_cast<int64_t>(list.types[i]) * list.ntypes;
   const double cutoff2 = near.cutoff * near.cutoff;
@@ -70,8 +70,8 @@ bool look(const ListArgs& list, const NearArgs& near, int64_t i, double* least, 
   return is_whole;
 }
 
-// Fills the row with an atom's neighbours that are not masked, and reports of all within the cutoff (null:
-// not).
+// Fills the row with an atom's neighbours that are not masked, and reports on all within the cutoff (null: no
+// report).
 bool gather(const ListArgs& list, const bool* pair_mask, double cutoff, int64_t i, NeighborRow& row,
             const NearReport* report) {
   const bool* mask = pair_mask + static_cast<int64_t>(list.types[i]) * list.ntypes;
@@ -99,8 +99,8 @@ bool gather(const ListArgs& list, const bool* pair_mask, double cutoff, int64_t 
   return is_whole;
 }
 
-// Returns t, and leads its gradient, `weight` times, to the row. The table is a copy, which no store to the
-// row can change.
+// Returns t, and writes its gradient times `weight` to the row. The table is a copy, which stores to the row
+// cannot change.
 double add_table(const TableArgs table, int64_t pairs_of_type, double weight, NeighborRow& row) {
   double energy = 0;
   for (int64_t k = 0; k < row.size; ++k) {
@@ -111,8 +111,8 @@ double add_table(const TableArgs table, int64_t pairs_of_type, double weight, Ne
   return energy;
 }
 
-// Adds to g what a blend has beside the parts' weighted forces: the weight's slope times the difference of
-// energies.
+// Adds to g a blend's other term, beside the parts' weighted forces: the weight's slope times the difference
+// of energies.
 void add_slopes(const NearArgs& near, double difference, NeighborRow& row) {
   double least = INFINITY;
   for (int64_t k = 0; k < row.size; ++k) least = row.r[k] < least || row.r[k] != row.r[k] ? row.r[k] : least;
@@ -126,7 +126,7 @@ void add_slopes(const NearArgs& near, double difference, NeighborRow& row) {
   }
   const double mean = sums.mean(), inverse = 1 / near.decay;
   const double slope = difference * weight_at(near, mean).slope / sums.weights;
-  if (slope == 0) return;  // as where the weight is 1
+  if (slope == 0) return;  // e.g. if the weight is 1
   for (int64_t k = 0; k < row.size; ++k)
     if (row.w[k] != 0) row.g[k] += mean_slope(slope * row.w[k], row.r[k], mean, inverse) * row.inverse[k];
 }
@@ -134,7 +134,7 @@ void add_slopes(const NearArgs& near, double difference, NeighborRow& row) {
 // Forces and virial of one atom's pairs.
 void add_pairs(const ListArgs& list, int64_t i, const NeighborRow& row, PotentialResults<double>& out) {
   double force[3] = {}, virial[6] = {};         // xx, xy, xz, yy, yz, zz
-  const PagedRows<double> forces = out.forces;  // a copy, which no store changes
+  const PagedRows<double> forces = out.forces;  // a copy, which stores cannot change
   for (int64_t k = 0; k < row.size; ++k) {
     if (row.g[k] == 0) continue;
     double* const other = forces.row(row.atom[k]);
@@ -154,7 +154,7 @@ void add_pairs(const ListArgs& list, int64_t i, const NeighborRow& row, Potentia
   for (int m = 0; m < 9; ++m) all[m] += virial[symmetric_place(m)];
 }
 
-// Whether a table and the weights are of the same neighbours of atoms of a type.
+// Whether a table and the weights have the same neighbours, for atoms of a type.
 bool same_neighbors(const ListArgs& list, const TableArgs& table, const NearArgs& near, int64_t type) {
   bool same = near.cutoff == table.cutoff;
   for (int t = 0; t < list.ntypes; ++t)
@@ -168,7 +168,7 @@ double atom_weight(const ListArgs& list, const NearArgs& near, int64_t i) {
   const bool* mask = near.pair_mask + static_cast<int64_t>(list.types[i]) * list.ntypes;
   const double cutoff2 = near.cutoff * near.cutoff;
   Least least{INFINITY};
-  // Twice over the neighbours, few of whom are near, needs no memory for them.
+  // Two loops over the neighbours, few of whom are near, need no memory for them.
   const auto each = [&](const auto& f) __attribute__((always_inline)) {
     return each_type(list, i, [&](int t, int64_t slot, int64_t end) {
       return mask[t] || each_of_type(list, i, slot, end, [&](int32_t, const double*, double r2) {
@@ -199,7 +199,7 @@ int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin, 
       bad = i;
       continue;
     }
-    // Most atoms need not be looked at again.
+    // Most atoms need no second loop.
     if (!(least >= near.high)) weight[i] = atom_weight(list, near, i);
   }
   return bad;

@@ -9,7 +9,7 @@
 
 namespace mdops {
 
-// What there is to say of the neighbours within a cutoff, masked ones too.
+// Results on the neighbours within a cutoff, masked ones too.
 struct NearReport {
   int32_t* within;  // (N, ntypes), zero at entry
   double* nearest;  // (N,)
@@ -32,7 +32,7 @@ struct NeighborRow {
   }
 };
 
-// Each returns an atom with a neighbour that is not there, or -1.
+// Each returns an atom with an invalid neighbour, or -1.
 
 // c of the atoms [begin, end).
 MDOPS_DECLARE_KERNEL(int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin,
@@ -43,8 +43,8 @@ MDOPS_DECLARE_KERNEL(int64_t table_energies(const ListArgs& list, const TableArg
                                             const double* weight, const int32_t* ids, int64_t count,
                                             const NearReport& report, NeighborRow& row,
                                             PotentialResults<double>& out))
-// Of the atoms `ids` energies e become  (1 - c) e + c t;  forces and virials are what those of
-// sum_i (1 - c_i) e_i  with fixed weights leave.
+// For the atoms `ids`, replaces energies e by  (1 - c) e + c t;  adds to forces and virials the terms missing
+// in those of sum_i (1 - c_i) e_i  with fixed weights.
 MDOPS_DECLARE_KERNEL(int64_t blend_energies(const ListArgs& list, const TableArgs& table,
                                             const NearArgs& near, const double* c, const int32_t* ids,
                                             int64_t count, NeighborRow& row, PotentialResults<double>& out))

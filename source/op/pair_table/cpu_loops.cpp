@@ -15,7 +15,7 @@ SpatialOrder order_of(const ListArgs& list, int64_t centers) {
   return {atoms, useful_threads(centers)};
 }
 
-// What sums over threads need to know of the atoms.
+// What sums over threads need of the atoms.
 PotentialArgs<double> sizes_of(const ListArgs& list, double cutoff) {
   PotentialArgs<double> sizes{};
   sizes.types = list.types, sizes.atoms = list.atoms, sizes.systems = list.systems;
@@ -23,8 +23,8 @@ PotentialArgs<double> sizes_of(const ListArgs& list, double cutoff) {
   return sizes;
 }
 
-// work(first, end, row, the thread's sums) for the pieces of [0, count), which returns an atom whose list is
-// wrong, or -1; in as many threads as there are shares.
+// work(first, end, row, the thread's sums) for pieces of [0, count), in as many threads as there are shares;
+// it returns an atom with an invalid list, or -1.
 template <class Work>
 void in_threads(const Op& op, const ListArgs& list, const SpatialOrder& space, int64_t count,
                 const StepResults<double>& results, std::vector<Share<double>>& shares, const Work& work) {

@@ -1,4 +1,4 @@
-// The steps of the ops on pair tables on the CPU: what is done in threads. Nothing here knows PyTorch.
+// The steps of the ops on pair tables on the CPU: the work of threads. Without PyTorch.
 #pragma once
 
 #include "pair_table/cpu_kernel.h"
@@ -18,11 +18,11 @@ void table_step(const Op& op, const ListArgs& list, const TableArgs& table, cons
 // Another model's energies, and forces and virials of  sum_i (1 - c_i) e_i  with fixed weights.
 struct BlendedSums {
   double *energy, *forces, *virial;  // (N,), (N, 3), (S, 3, 3)
-  double* atom_virial;               // (N, 3, 3); null: not asked for
+  double* atom_virial;               // (N, 3, 3); null: not wanted
 };
 
-// Makes them the blend's,  (1 - c_i) e_i + c_i t_i,  of the first `atoms` atoms. Those with c = 0 are not
-// looked at.
+// Turns them into the blend's,  (1 - c_i) e_i + c_i t_i,  for the first `atoms` atoms. Those with c = 0 stay
+// unread.
 void blend_step(const Op& op, const ListArgs& list, const TableArgs& table, const NearArgs& near,
                 const double* c, int64_t atoms, const BlendedSums& sums);
 

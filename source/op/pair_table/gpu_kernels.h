@@ -12,13 +12,13 @@
 namespace mdops {
 
 // Forces and virials are summed as pairs of integers, so that no result depends on the order of the
-// additions: in units of 2^-8, and what those leave over in units of 2^-44, eV/A or eV; small terms are left
-// over as a whole. A term is refused from 2^30 on: 2^25 of them have room, and 2^21 of the small ones of an
-// atom's force.
+// additions: in units of 2^-8, and the remainders in units of 2^-44, eV/A or eV; small terms go to the
+// remainders whole. A term is refused from 2^30 on: there is room for 2^25 of them, and for 2^21 of the small
+// ones of an atom's force.
 constexpr double kTableUnit = 1.0 / (1 << 8), kTableFine = 1.0 / (1LL << 44), kMostTableTerm = 1 << 30;
 constexpr double kSmallTableTerm = 1.0 / (1 << 6), kSmallTableForce = 1.0 / (1 << 2);
 
-// An atom's force is two sectors of memory: the fourth numbers are unused.
+// An atom's force takes two sectors of memory: the fourth numbers are unused.
 constexpr int kForceColumns = 4;
 
 struct TableSums {
@@ -26,7 +26,7 @@ struct TableSums {
   int32_t* failed;                      // (S,)
 };
 
-// The atoms of a blend that have weight: those of each kBlendThreads atoms from the first one's place on.
+// The atoms of a blend with weight: those of each kBlendThreads atoms, from the first one's place on.
 constexpr int kBlendThreads = 512;
 struct BlendAtoms {
   int32_t *atoms, *counts;  // (N,), (blocks,)
@@ -63,8 +63,8 @@ struct RowReport {
   }
 };
 
-// Calls work(i) by a warp each for those of a block's items from `first` to `end`, at most a warp's lanes, of
-// which busy(i), called once each by a thread, says that they have any. All threads must call it.
+// Calls work(i), by a warp each, for a block's items from `first` to `end` with busy(i). The items are at
+// most a warp's lanes; busy(i) is called once each by a thread. All threads must call it.
 template <class Busy, class Work>
 __device__ __forceinline__ void each_busy(int64_t first, int64_t end, const Busy& busy, const Work& work) {
   __shared__ int32_t of_block[kWarp];
@@ -80,8 +80,8 @@ __device__ __forceinline__ void each_busy(int64_t first, int64_t end, const Busy
   for (int k = threadIdx.x / kWarp; k < count; k += blockDim.x / kWarp) work(first + of_block[k]);
 }
 
-// How many items a block of kBusyThreads has: few, so that those with work spread over a GPU, and more where
-// there are many.
+// The items of a block of kBusyThreads: few, so that those with work spread over a GPU, and more if there are
+// many.
 constexpr int kBusyThreads = 128;
 inline int items_of_block(int64_t items, int multiprocessors) {
   constexpr int kWarps = kBusyThreads / kWarp, kBlocks = 4;
@@ -107,14 +107,14 @@ static __global__ void __launch_bounds__(kBusyThreads, 5)
         [&](int t) { report.write(own + t); });
     const double least2 = warp_nearest(report.least2);
     least = sqrt(warp_nearest(report.nearest2));
-    // No mean is below the least distance: most atoms need not be looked at again.
+    // No mean is below the least distance: most atoms need no second loop.
     if (!(sqrt(least2) >= near.high)) c = row_weight(list, near, i);
     if (!whole) c = not_a_number<double>();
   }
   if (lane == 0) weight[i] = c, nearest[i] = kind == RowKind::wrong ? c : least;
 }
 
-// The virials that a block's warps add to, of one system at a time: lane k < 9 has component k of a warp's.
+// The virials of a block's warps, of one system at a time: lane k < 9 has component k of a warp's.
 struct VirialAdder {
   const TableSums& sums;
   int64_t whole = 0, rest = 0;
@@ -130,7 +130,7 @@ struct VirialAdder {
     system = of, whole += more, rest += more_rest;
   }
 
-  // The warps' sums of one system go to memory as one: all blocks add to the same numbers. All threads must
+  // The warps' sums of one system are written as one: all blocks add to the same numbers. All threads must
   // call it.
   __device__ void finish() {
     constexpr int warps = kBusyThreads / kWarp;
@@ -162,9 +162,9 @@ struct VirialAdder {
   }
 };
 
-// What pairs of one atom give to forces and virials.
+// Adds the pairs of one atom to forces and virials.
 struct PairAdder {
-  // Of a warp: what its pairs leave over on their neighbours.
+  // A warp's remainders of its pairs, for their neighbours.
   struct Memory {
     int64_t rest[3 * kWarp];
     int32_t j[kWarp];
@@ -185,7 +185,7 @@ struct PairAdder {
       if (rest[a] != 0) atomic_add(of_neighbor(j) + a, -rest[a]);
   }
 
-  // The same of a pair of each lane, none where j < 0. All lanes must call it.
+  // The same for a pair of each lane, none if j < 0. All lanes must call it.
   __device__ void add_together(int32_t j, const double* d, double g, Memory& memory) {
     const int lane = lane_index();
     int64_t rest[3] = {0, 0, 0};
@@ -222,7 +222,7 @@ struct PairAdder {
   }
 
  private:
-  // What is left over of the force on a neighbour.
+  // The remainder of the force on a neighbour.
   __device__ int64_t* of_neighbor(int64_t j) const {
     return sums.forces + 2 * kForceColumns * j + kForceColumns;
   }
@@ -247,8 +247,7 @@ struct PairAdder {
   }
 };
 
-// The neighbours of an atom that the table has or that make its weight, of one warp: as many as there is room
-// for are kept.
+// The neighbours of an atom in the table or in its weight, of one warp: as many as fit are stored.
 class BlendRow {
  public:
   static constexpr int kRoom = 160;
@@ -291,7 +290,7 @@ class BlendRow {
     around = {least_, 0, 0};
     const auto add = [&](const Known& of, int uses) {
       energy += 0.5 * of.u, around.weights += of.w;
-      if (uses & kOfNear) around.weighted += of.w * of.r;  // NaN where there is none
+      if (uses & kOfNear) around.weighted += of.w * of.r;  // NaN if there is none
     };
     if (count_ <= kRoom) {
 #pragma unroll 1
@@ -333,7 +332,7 @@ class BlendRow {
  private:
   static constexpr int kOfTable = 1, kOfNear = 2;
 
-  // What a pair says: energy and its slope, and the weight of its distance; 0 where it is not for that.
+  // A pair's values: energy and its slope, and the weight of its distance; 0 where it is not used.
   struct Known {
     double r, by_r, u, slope, w;
   };
@@ -349,7 +348,7 @@ class BlendRow {
     return of;
   }
 
-  // What a neighbour of type t is for, and its type.
+  // The uses of a neighbour of type t, and its type.
   __device__ int uses_of(int t, int32_t j, double r2) const {
     if (j < 0) return 0;
     const bool table = !table_.pair_mask[pairs_ + t] && within_cutoff(r2, table_.cutoff * table_.cutoff);
@@ -368,14 +367,14 @@ class BlendRow {
   bool whole_ = true;
 };
 
-// Of a warp that works on atoms of a blend.
+// The memory of a warp for atoms of a blend.
 struct BlendMemory {
   BlendRow::Memory row;
   PairAdder::Memory pairs;
 };
 
-// The energy of atom i in a blend, and what it gives to the sums: that of its pairs, and the weight's slope
-// times the difference of energies.
+// The energy of atom i in a blend; adds to the sums its pairs, and the weight's slope times the difference of
+// energies.
 __device__ __forceinline__ double blended_atom(const ListArgs& list, const TableArgs& table,
                                                const GpuTableTask& task, int64_t i, double weight,
                                                BlendMemory& memory, PairAdder& adder, bool* good) {
@@ -393,7 +392,7 @@ __device__ __forceinline__ double blended_atom(const ListArgs& list, const Table
   return energy;
 }
 
-// The energy of atom i, and what it gives to the sums.
+// The energy of atom i; adds its pairs to the sums.
 __device__ __forceinline__ double table_atom(const ListArgs& list, const TableArgs& table, int64_t i,
                                              double weight, const GpuTableResults& out, PairAdder& adder,
                                              double* least, bool* good) {
@@ -415,7 +414,7 @@ __device__ __forceinline__ double table_atom(const ListArgs& list, const TableAr
   return warp_sum(energy);
 }
 
-// Writes what is said of an atom, by a lane.
+// Writes an atom's results, by a lane.
 __device__ __forceinline__ void end_atom(const ListArgs& list, const TableSums& sums,
                                          const GpuTableResults& out, int64_t i, double energy, double least,
                                          bool good, RowKind kind) {
@@ -425,7 +424,7 @@ __device__ __forceinline__ void end_atom(const ListArgs& list, const TableSums& 
   if (!good && system >= 0 && system < list.systems) sums.failed[system] = 1;
 }
 
-// By a lane: the answer for an atom that gives nothing. Returns whether it does give something.
+// By a lane: writes the results of an atom without weight. Returns whether it does have weight.
 __device__ __forceinline__ bool answer_idle(const ListArgs& list, const TableArgs& table,
                                             const GpuTableResults& out, int64_t i, double energy,
                                             const double* weight) {
@@ -434,7 +433,7 @@ __device__ __forceinline__ bool answer_idle(const ListArgs& list, const TableArg
   return !(weight && weight[i] == 0);
 }
 
-// A warp an atom of the `per_block` of a block.
+// A warp an atom, `per_block` atoms a block.
 static __global__ void __launch_bounds__(kBusyThreads, 5)
     table_kernel(ListArgs list, TableArgs table, const double* weights, TableSums sums, GpuTableResults out,
                  int per_block) {
@@ -457,7 +456,7 @@ static __global__ void __launch_bounds__(kBusyThreads, 5)
   virial.finish();
 }
 
-// Of a blend: clears the sums, answers the atoms without weight, and lists the others of its block.
+// For a blend: clears the sums, answers the atoms without weight, and lists the others of its block.
 static __global__ void __launch_bounds__(kBlendThreads)
     blend_begin_kernel(ListArgs list, TableArgs table, GpuTableTask task, TableSums sums, BlendAtoms busy,
                        GpuTableResults out) {
@@ -507,13 +506,13 @@ __device__ __forceinline__ int64_t busy_atom(const BlendAtoms& busy, int64_t n) 
   return -1;
 }
 
-// A warp an atom of a blend that has weight.
+// A warp an atom with weight, of a blend.
 static __global__ void __launch_bounds__(kNearThreads, kNearBlocks)
     blend_kernel(ListArgs list, TableArgs table, GpuTableTask task, TableSums sums, BlendAtoms busy,
                  GpuTableResults out) {
   follow_kernels();
   constexpr int kWarps = kNearThreads / kWarp;
-  static_assert(kNearThreads == kBusyThreads);  // which VirialAdder counts with
+  static_assert(kNearThreads == kBusyThreads);  // for VirialAdder
   __shared__ BlendMemory memory[kWarps];
   const int warp = threadIdx.x / kWarp;
   VirialAdder virial(sums);
@@ -535,7 +534,7 @@ static __global__ void __launch_bounds__(kNearThreads, kNearBlocks)
   virial.finish();
 }
 
-// The sums as numbers.
+// Converts the sums to reals.
 static __global__ void table_end_kernel(ListArgs list, TableSums sums, OtherSums other, GpuTableResults out) {
   follow_kernels();
   const int64_t k = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

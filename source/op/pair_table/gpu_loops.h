@@ -1,4 +1,4 @@
-// What the ops on pair tables launch on a GPU, for PyTorch and for callers that do not know PyTorch.
+// What the ops on pair tables launch on a GPU, for PyTorch and for callers without PyTorch.
 #pragma once
 
 #include "common/gpu.h"
@@ -11,8 +11,8 @@ struct OtherSums {
   const double *forces, *virial, *of_atoms;
 };
 
-// Energies and forces of a table: atoms' weights, or null; of a blend the other energies, which
-// neighbours make the weights, and the other sums, if the results are to be the blend's.
+// Energies and forces of a table: atoms' weights, or null; for a blend also the other energies, the
+// neighbours of the weights, and the other sums, if the results are to be the blend's.
 struct GpuTableTask {
   const double *weight, *other;
   bool blends;  // whether there are other energies
@@ -26,12 +26,12 @@ struct GpuTableResults {
   int32_t* within;
 };
 
-// `memory` of the GPU has as many bytes as `table_bytes` says.
+// `memory` of the GPU has table_bytes() bytes.
 int64_t table_bytes(const ListArgs& list, bool of_atoms);
 void run_table(const Gpu& gpu, const ListArgs& list, const TableArgs& table, const GpuTableTask& task,
                const GpuTableResults& out, void* memory);
 
-// The weights (N,), and what there is to say of the neighbours that make them.
+// The weights (N,), and the results on the neighbours that make them.
 void run_near(const Gpu& gpu, const ListArgs& list, const NearArgs& near, double* weight, int32_t* within,
               double* nearest);
 

@@ -1,4 +1,4 @@
-// The neighbours of an atom in float64 by one warp, a lane each, and the weight that they give it.
+// An atom's neighbours in float64 by one warp, a lane each, and the weight from them.
 #pragma once
 
 #include "common/rows.h"
@@ -10,15 +10,15 @@ namespace mdops {
 // Warps that work on an atom with a near neighbour each: threads of a block, and blocks of a multiprocessor.
 constexpr int kNearThreads = 128, kNearBlocks = 5;
 
-// What kind of row atom i has; a system that is not there makes it a wrong one.
+// The kind of atom i's row; an invalid system makes it wrong.
 __device__ __forceinline__ RowKind table_row(const ListArgs& list, int64_t i) {
   if (list.batch[i] < 0 || list.batch[i] >= list.systems) return RowKind::wrong;
   return row_kind(list.types[i], list.ntypes, list.counts + i * list.ntypes, list.list_width);
 }
 
-// Calls work(slot, j, d, r2) by all lanes for a warp of slots after the other of the slots [begin, end) of
-// atom i; j < 0: a lane has no neighbour. The reads of `kAtOnce` positions are under way at once, and those
-// of as many next places of the list. Returns false where the list names an atom that is not there.
+// Calls work(slot, j, d, r2) by all lanes for one warp of slots after the other in [begin, end) of atom i; j
+// < 0: a lane has no neighbour. `kAtOnce` positions are loaded at once, and as many next entries of the list.
+// Returns false if the list names an atom that does not exist.
 template <class Work>
 __device__ __forceinline__ bool each_warp_of_slots(const ListArgs& list, int64_t i, int64_t begin,
                                                    int64_t end, const Work& work) {
@@ -67,8 +67,7 @@ __device__ __forceinline__ bool each_slot(const ListArgs& list, int64_t i, int64
 }
 
 // Calls work(t, j, d, r2, masked) for the neighbours within the cutoff, and after each type with neighbours
-// done(t), where the lanes meet. Returns false where the list names an atom that is not there. All lanes must
-// call it.
+// done(t), by all lanes. Returns false if the list names an atom that does not exist. All lanes must call it.
 template <class Work, class Done>
 __device__ __forceinline__ bool each_of_row(const ListArgs& list, const bool* pair_mask, double cutoff,
                                             int64_t i, const Work& work, const Done& done) {
@@ -87,8 +86,8 @@ __device__ __forceinline__ bool each_of_row(const ListArgs& list, const bool* pa
   return __all_sync(kAllLanes, whole);
 }
 
-// Calls work(t, j, d, r2) by all lanes for a warp of neighbours of an atom after the other, whatever their
-// types; j < 0: a lane has none. Returns as `each_of_row`.
+// Calls work(t, j, d, r2) by all lanes for one warp of an atom's neighbours after the other, of any types; j
+// < 0: a lane has none. Returns as `each_of_row`.
 template <class Work>
 __device__ __forceinline__ bool each_warp_of_neighbors(const ListArgs& list, int64_t i, const Work& work) {
   const int32_t* counts = list.counts + i * list.ntypes;
@@ -111,8 +110,8 @@ __device__ __forceinline__ bool each_neighbor(const ListArgs& list, int64_t i, c
   });
 }
 
-// The sums of c's mean, as neighbours come. Which distance is taken off all of them does not matter to the
-// mean, as long as no weight overflows: that of a lane's first neighbour mostly does.
+// The sums of c's mean, one neighbour at a time. The mean does not depend on the distance subtracted from
+// all, unless a weight overflows: that of a lane's first neighbour mostly serves.
 struct RunningSums {
   NearSums sums{INFINITY, 0, 0};
   const double inverse;  // of the decay length
@@ -136,7 +135,7 @@ struct RunningSums {
   }
 };
 
-// c of an atom whose row can be; NaN where the list names an atom that is not there. All lanes get it.
+// c of an atom with a real row; NaN if the list names an atom that does not exist. All lanes get it.
 __device__ __forceinline__ double row_weight(const ListArgs& list, const NearArgs& near, int64_t i) {
   const bool* mask = near.pair_mask + static_cast<int64_t>(list.types[i]) * list.ntypes;
   RunningSums around(near.decay);
@@ -149,7 +148,7 @@ __device__ __forceinline__ double row_weight(const ListArgs& list, const NearArg
 }
 
 // The same, with room for the neighbours that count, of one warp: most are too far to have a weight, and
-// loops as small as can be do best, as instructions have to come, too.
+// small loops are fastest, as instructions must be fetched, too.
 constexpr int kNearRoom = 192;
 __device__ __forceinline__ double row_weight_with(const ListArgs& list, const NearArgs& near, int64_t i,
                                                   double* room) {

@@ -51,8 +51,8 @@ inline TableArgs take_table(auto& in, const char* mask_name, const Tensor& pair_
   return a;
 }
 
-// Weights and other energies of the atoms, or null. Other energies come with weights, and with the forces and
-// virials of their own weighted sum.
+// Weights and other energies of the atoms, or null. Other energies need weights, and the forces and virials
+// of their own weighted sum.
 struct BlendArgs {
   const double *weight, *other, *forces, *virial, *of_atoms;
   bool blends;
@@ -68,7 +68,7 @@ inline BlendArgs take_blend(auto& in, const ListArgs& list, const Tensor& weight
   a.blends = other.size(0) > 0;
   if (!weight.size(0)) a.weight = nullptr;
   if (a.blends && !a.weight) fail(in.op, "argument `other` is given without `weight`");
-  // Where there are no atoms, the sums' shapes alone tell.
+  // Without atoms, the sums' shapes tell whether they are given.
   const auto is_there = [&](const Tensor& sum) { return a.blends || (atoms == 0 && sum.dim() > 1); };
   const auto take = [&](const double*& to, const char* name, const Tensor& sum,
                         std::initializer_list<int64_t> shape) {
@@ -80,7 +80,7 @@ inline BlendArgs take_blend(auto& in, const ListArgs& list, const Tensor& weight
   return a;
 }
 
-// What a table gives, on any device.
+// The results of a table, on any device.
 struct TableOutputs {
   Tensor energy, forces, virial, of_atoms, within, nearest;
 
@@ -93,7 +93,7 @@ struct TableOutputs {
         within(Device::summed(op, {list.atoms, list.ntypes}, ScalarType::Int)),
         nearest(empty(op, {list.atoms}, ScalarType::Double)) {}
 
-  // Null where nobody asks.
+  // Null if not wanted.
   double* atom_virial() { return of_atoms.size(0) ? of_atoms.mutable_data_ptr<double>() : nullptr; }
 };
 

@@ -58,8 +58,7 @@ MDOPS_HD PairEnergy pair_energy(const TableArgs& table, int64_t pair_of_types, d
   return {((c[0] * y + c[1]) * y + c[2]) * y + c[3], ((3 * c[0] * y + 2 * c[1]) * y + c[2]) * inverse};
 }
 
-// The sums of c's mean distance, with the least distance taken off all of them, so that not all weights
-// vanish.
+// The sums of c's mean distance, with the least distance subtracted from all, so that not all weights vanish.
 struct NearSums {
   double least, weights, weighted;
 
@@ -98,7 +97,7 @@ MDOPS_HD constexpr int symmetric_place(int k) {
   return a == 0 ? b : a + b + 1;
 }
 
-// A distance from which on c is 0, where the nearest neighbour's is known to float's rounding.
+// A distance from which on c is 0, if the nearest neighbour's is known to float's rounding.
 inline double surely_far(const NearArgs& near) {
   return near.high * (1 + 1e-6);
 }

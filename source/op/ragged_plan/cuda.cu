@@ -16,8 +16,8 @@ __device__ int64_t sum_of_block(int64_t mine, int64_t* of_warps) {
   return all;
 }
 
-// A thread a sequence. Each block adds up all sequences for itself: what stands before its own, and how many
-// items there are.
+// A thread a sequence. Each block adds up all sequences itself: the items before its own, and the number of
+// all.
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(PlanArgs args) {
   __shared__ int64_t of_warps[kPlanThreads / kWarp];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kPlanThreads, b = first + threadIdx.x;

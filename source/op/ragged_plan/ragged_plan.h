@@ -1,4 +1,4 @@
-// The plan of the work on sequences, whose rows attention.h describes, made for a capacity.
+// The plan of the work on sequences, whose rows attention.h describes, computed for a capacity.
 #pragma once
 
 #include "attention/attention.h"
@@ -6,7 +6,7 @@
 
 namespace mdops {
 
-// A row of the plan, which is written at once.
+// A row of the plan, written at once.
 struct alignas(4 * kPlanColumns) PlanRow {
   int32_t of[kPlanColumns];
 };
@@ -34,13 +34,13 @@ MDOPS_HD void write_item(const PlanArgs& args, int64_t row, int64_t a, int64_t b
       {static_cast<int32_t>(a), static_cast<int32_t>(b), static_cast<int32_t>(c), static_cast<int32_t>(d)}};
 }
 
-// The pieces of a sequence, from `place` on as far as there is room.
+// The pieces of a sequence, from `place` on, as far as they fit.
 MDOPS_HD void write_pieces(const PlanArgs& args, int64_t b, int64_t tiles, int64_t place, int64_t of_bias) {
   for (int64_t n = 0; n < tiles && place + n < args.items; ++n)
     write_item(args, 1 + place + n, b, n * kPlanTile, of_bias & INT32_MAX, of_bias >> 31);
 }
 
-// What a device does, `fill_plan`, is an overload on the call of the op.
+// A device overloads `fill_plan` for the call of the op.
 template <class Device>
 struct RaggedPlanOps {
   static Tensor ragged_plan(Checked<Device>& in, const Tensor& offsets, int64_t max_total, int64_t max_batch,

@@ -17,7 +17,7 @@
 
 namespace mdops {
 
-// What is null is not wanted, or belongs to a later pass.
+// Null pointers: not wanted, or they belong to a later pass.
 template <class T>
 struct AddNormArgs {
   int64_t rows, width;
@@ -26,13 +26,13 @@ struct AddNormArgs {
   const T *grad, *direction, *along_weight, *along_bias;  // G; P, p and q
   // The forward pass: (N, M). The backward pass: by h. The second one: by h and by G.
   T *out, *by_grad;
-  // Of runs of rows, what they add to the gradients, (runs, sums, M): by w and b in the backward pass, by w
-  // in the second one. Where there are no rows, null pointers do not tell the passes apart.
+  // For runs of rows, their parts of the gradients, (runs, sums, M): by w and b in the backward pass, by w in
+  // the second one. Without rows, null pointers do not tell the passes apart.
   int sums;
   T* partial;
 };
 
-// Means of a row that J takes, of z and of n z.
+// Means of a row for J, of z and of n z.
 template <class T>
 struct NormMeans {
   T z, n_z;
@@ -40,7 +40,7 @@ struct NormMeans {
   MDOPS_HD T j(T number, T n) const { return number - z - n * n_z; }
 };
 
-// What the columns of a row become, from its means.
+// The results of a row's columns, from its means.
 template <class T>
 struct NormRow {
   T mean, r;
@@ -60,8 +60,8 @@ struct NormRow {
   }
 };
 
-// Rows [from, to), which add their part to run `run` of the sums, if these are wanted: the pass
-// is that of the arguments that are there. `memory` has 4 times `width` numbers.
+// Rows [from, to), which add their part to run `run` of the sums, if these are wanted: the given arguments
+// tell the pass. `memory` has 4 times `width` numbers.
 MDOPS_DECLARE_KERNELS(void add_norm_rows(const AddNormArgs<T>& args, int64_t from, int64_t to, int64_t run,
                                          T* memory))
 

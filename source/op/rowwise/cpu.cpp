@@ -4,7 +4,7 @@
 
 namespace mdops {
 
-constexpr int64_t kRowBlock = 256;  // that a thread takes at once, or a run of sums has
+constexpr int64_t kRowBlock = 256;  // of a thread's piece, or of a run of sums
 
 MDOPS_IN_PIECES(run_normalize, normalize_rows, args.rows, kRowBlock)
 

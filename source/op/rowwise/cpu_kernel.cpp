@@ -14,7 +14,7 @@ NormMeans<T> means(const T* z, const T* n, int64_t width) {
   return {sum_of(z, width) / width, dot(z, n, width) / width};
 }
 
-// The parts of a row that are as wide as the input, or the whole row: no column asks for its place in x.
+// The parts of a row that are as wide as the input, or the whole row: no column computes its index in x.
 template <Activation kind, class T>
 void output_of(const LayerOutputArgs<T>& args, int64_t n) {
   const int64_t part = args.inputs ? args.inputs : args.columns, input = n * args.inputs;

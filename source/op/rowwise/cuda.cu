@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads) layer_output_kernel(LayerOutputArgs<
   if (at >= args.rows * args.columns) return;
   const int64_t n = divided(at, args.columns).whole;
   if constexpr (kind == Activation::silut) {
-    // As nearly always; the other half is not worked out then.
+    // The usual case, without the other half.
     if (args.z[at] < args.threshold)
       return layer_output<Activation::silu>(args, n * args.columns, n * args.inputs, at - n * args.columns);
   }
@@ -61,7 +61,7 @@ static void run_normalize(const CudaOp& op, const NormalizeArgs<T>& args) {
     normalize_in_pass<T, Pass::forward>(op, args);
 }
 
-// One at least, which writes zeros where there are no rows.
+// One at least, which writes zeros if there are no rows.
 static int64_t norm_runs(const CudaOp& op, int64_t rows) {
   constexpr int each = 4;  // of a multiprocessor, at most
   return std::clamp<int64_t>(blocks_for(rows, gpu_add_norm::kWarps), 1, each * op.limits().multiprocessors);

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) add_norm_kernel(AddNormArgs<T> p) {
 
 constexpr int kNarrow = 32, kNarrowLanes = kNarrow / 4;  // columns, four a lane
 
-// Four numbers side by side; `placed` where they begin on 16 bytes.
+// Four adjacent numbers; `placed` if they are 16-byte aligned.
 template <bool placed>
 __device__ __forceinline__ Vector<float, 4> four_at(const float* from) {
   if constexpr (placed) return Vector<float, 4>(from);
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads) narrow_norm_kernel(AddNormArgs<float
   }
 }
 
-// Launches that kernel; false where rows or the pass are not for it.
+// Launches that kernel; false if it does not support the rows or the pass.
 inline bool run_narrow_norm(const Gpu& gpu, int64_t blocks, const AddNormArgs<float>& p) {
   if (p.width != kNarrow || p.sums == 1) return false;
   bool placed = true;

@@ -11,7 +11,7 @@ constexpr int kWarps = 8;
 
 enum class Pass { forward, backward, second };
 
-// One of a kernel's arguments, which would else be copied to be indexed.
+// One of a kernel's arguments, without the copy that indexing needs.
 template <class T>
 __device__ __forceinline__ T* pick(T* const (&all)[kMostRowParts], int part) {
   return part == 0 ? all[0] : part == 1 ? all[1] : all[2];

@@ -42,7 +42,7 @@ MDOPS_HD void layer_output(const LayerOutputArgs<T>& args, int64_t row, int64_t 
   }
 }
 
-// Rows [from, to): the pass is that of the arguments that are there.
+// Rows [from, to): the given arguments tell the pass.
 MDOPS_DECLARE_KERNELS(void layer_output_rows(const LayerOutputArgs<T>& args, int64_t from, int64_t to))
 
 }  // namespace mdops

@@ -27,7 +27,7 @@ struct NormalizeArgs {
   T *of_y[kMostRowParts], *of_x;  // y or the gradient by g; dx or the gradient by x
 };
 
-// 1 / |x| of a row, and whether it changes with x.
+// 1 / |x| of a row, and whether it depends on x.
 template <class T>
 struct NormalizedRow {
   T inverse;
@@ -54,7 +54,7 @@ struct NormalizedCurve {
   }
 };
 
-// Rows [from, to): the pass is that of the arguments that are there.
+// Rows [from, to): the given arguments tell the pass.
 MDOPS_DECLARE_KERNELS(void normalize_rows(const NormalizeArgs<T>& args, int64_t from, int64_t to))
 
 }  // namespace mdops

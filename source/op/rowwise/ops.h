@@ -67,7 +67,7 @@ struct NormalizeOps {
   }
 };
 
-// Where the sums over rows go.
+// The outputs of the sums over rows.
 template <class T>
 struct NormSums {
   T *first, *second;

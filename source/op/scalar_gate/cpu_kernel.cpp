@@ -12,7 +12,7 @@ namespace {
 template <class T, bool Whole>
 struct GateLanes : SomeLanes<T, Whole> {
   inline __attribute__((always_inline)) Vector<T> sigmoid(const Vector<T>& x) const {
-    return x == x ? sigmoid_lanes(x) : x;  // it loses some of what is not a number
+    return x == x ? sigmoid_lanes(x) : x;  // sigmoid_lanes loses some NaN
   }
 };
 

@@ -6,7 +6,7 @@
 
 namespace mdops {
 
-// Where it is without scalars, those of passes are null.
+// Without scalars, their arguments are null in all passes.
 template <class T>
 struct GateInputs : ScalarGateArgs<T> {
   int64_t scalar_columns;
@@ -55,7 +55,7 @@ struct ScalarGateOps {
                           const Tensor& along_gate, const Tensor& grad) {
     in.give(a.along_x, "along_x", along_x, {a.atoms, a.rows, a.channels});
     in.take(a.along_gate, "along_gate", along_gate, {a.atoms, a.channels});
-    if (!a.along_scalars) a.along_scalars = a.along_gate;  // which nothing reads without scalars
+    if (!a.along_scalars) a.along_scalars = a.along_gate;  // not read without scalars
     Tensor by_grad = in.result(a.by_grad, {a.atoms, a.rows, a.channels});
     return std::tuple_cat(std::tuple(by_grad), scalar_gate_backward(in, a, grad));
   }

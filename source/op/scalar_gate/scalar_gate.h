@@ -1,4 +1,4 @@
-// Rows of an atom times gates, and a product of its scalars, where there are some, added to the first row:
+// Rows of an atom times gates; the first row also gets a product of the atom's scalars, if there are any:
 //
 //   y_rc = x_rc sigmoid(g_c) + silu(a_c) b_c in row 0          silu(a) = a sigmoid(a)
 //
@@ -35,8 +35,8 @@ struct ScalarGateArgs {
   T* by_grad;
 };
 
-// What computes has `Lanes`: it loads and stores a V, numbers of channels side by side, and knows its
-// sigmoid. Here it is one number.
+// A `Lanes` loads and stores a V, numbers of adjacent channels, and has a sigmoid for it. Here V is one
+// number.
 template <class T>
 struct OneChannel {
   MDOPS_HD T load(const T* from) const { return *from; }
@@ -44,7 +44,7 @@ struct OneChannel {
   MDOPS_HD T sigmoid(T x) const { return T(1) / (T(1) + std::exp(-x)); }
 };
 
-// What the scalars add, and their gradients.
+// The scalars' term, and their gradients.
 template <class T, class V, class Lanes>
 struct AddedScalars {
   const Lanes& lanes;
@@ -61,7 +61,7 @@ struct AddedScalars {
     lanes.store(by_a, h * b * s * (T(1) + a * (T(1) - s)));
     lanes.store(by_b, h * a * s);
   }
-  // What is added to the gradient by h, for gradients by those of a and b.
+  // The term of the gradient by h, for gradients by those of a and b.
   MDOPS_HD V twice(const V& h, const V& along_a, const V& along_b, T* by_a, T* by_b) const {
     const V fall = s * (T(1) - s);
     const V first = s + a * fall, second = fall * (T(2) + a * (T(1) - T(2) * s));
@@ -71,7 +71,7 @@ struct AddedScalars {
   }
 };
 
-// Some rows of some channels from `from` on, zeros behind the last row.
+// Some rows of some channels from `from` on, with zeros after the last row.
 template <int kRows, class V>
 struct GatedRows {
   V of[kRows];
@@ -82,7 +82,7 @@ struct GatedRows {
   }
 };
 
-// The channels of an atom from c on that `lanes` takes, so many rows at once.
+// The channels of an atom from c on in `lanes`, some rows at a time.
 template <int kRows, class T, class Lanes>
 MDOPS_HD void gate_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c, const Lanes& lanes) {
   const int64_t channels = args.channels, of_atom = n * channels + c, of_scalars = 2 * n * channels + c;
@@ -118,7 +118,7 @@ MDOPS_HD void gate_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c,
   lanes.store(args.by_gate + of_atom, factor * (T(1) - factor) * sum);
 }
 
-// The same for the passes back through those backward.
+// The same for the second backward pass.
 template <class T, class Lanes>
 MDOPS_HD void gate_channels_twice(const ScalarGateArgs<T>& args, int64_t n, int64_t c, const Lanes& lanes) {
   const int64_t channels = args.channels, of_atom = n * channels + c, of_scalars = 2 * n * channels + c;
@@ -146,7 +146,7 @@ MDOPS_HD void gate_channels_twice(const ScalarGateArgs<T>& args, int64_t n, int6
               factor * (T(1) - factor) * grads + slope * (T(1) - T(2) * factor) * rows);
 }
 
-// Either.
+// Either pass.
 template <int kRows, class T, class Lanes>
 MDOPS_HD void pass_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c, const Lanes& lanes) {
   if (args.along_x)

@@ -26,9 +26,9 @@ static void run_so2(const Op& op, const So2Args<T>& args) {
   });
 }
 
-// Messages of a few nodes at a time, whose arrays of edges stay in a thread's caches: only what layers with
-// gates give goes through memory, and backward the gradients of the first rows with their matrices, for the
-// sums over edges of a neighbour. The last layer is taken once a node (order_moments.h).
+// Messages of a few nodes at a time, with their arrays of edges in a thread's caches. Only results of layers
+// with gates go through memory, and backward the gradients of the first rows with their matrices, for the
+// sums over edges of a neighbour. The last layer runs once per node (order_moments.h).
 template <class T>
 class MessagesByNodes {
  public:
@@ -128,7 +128,7 @@ class MessagesByNodes {
     pieces_.push_back(nodes);
   }
 
-  // Hands out a thread's memory; with none it only counts.
+  // Assigns a thread's memory; without any it only counts.
   int64_t lay_out(Piece& piece, char* memory) const {
     int64_t used = 0;
     const auto take = [&](int64_t bytes) {
@@ -174,7 +174,7 @@ class MessagesByNodes {
     });
   }
 
-  // What layer n gave.
+  // Layer n's output.
   T* kept(const Piece& piece, size_t n) const {
     return given_.y + (n * given_.shape.edges + piece.edge) * row_;
   }
@@ -249,7 +249,7 @@ class MessagesByNodes {
         mix_rows,
         OrderMixArgs<T>{orders(piece.edges), true, mixture, piece.by_mixed, piece.by_turn, piece.by_turn}, 0,
         piece.edges);
-    std::fill_n(piece.harmonics, piece.edges * columns_, T(0));  // gradients, of which there are none
+    std::fill_n(piece.harmonics, piece.edges * columns_, T(0));  // gradients that are missing
     const FrameBackwardArgs<T> frames{frame_shape(piece), given_.vectors + 3 * piece.edge, piece.harmonics,
                                       piece.by_turn, given_.by_vectors + 3 * piece.edge};
     MDOPS_RUN(frame_gradients_of, frames, given_.degree, 0, piece.edges);

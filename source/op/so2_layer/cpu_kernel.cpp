@@ -28,7 +28,7 @@ Vector<T> sigmoid(const Vector<T>& x) {
 }
 
 // The weights with columns in lanes, of m = 0, of both signs of m = 1, and of the gate. Backward passes have
-// the transposes of the first two, the columns that make scalars, and the gate both ways.
+// the transposes of the first two, the scalars' columns, and the gate both ways.
 //
 // Both signs take three products for four (as of complex numbers):
 //
@@ -52,7 +52,7 @@ struct PackedSo2 {
   }
 };
 
-// to[row][column] = value(row, column), zero in the lanes that are left.
+// to[row][column] = value(row, column), with zeros in the lanes left.
 template <class T, class Value>
 void pack(const Panels<T>& to, int64_t columns, const Value& value) {
   to.each([&](auto place) {
@@ -88,8 +88,8 @@ void pack_all(const So2Args<T>& args, void* memory) {
   pack(to.gate_back, c, [&](int64_t row, int64_t column) { return args.gate[column * s + row]; });
 }
 
-// The rows of the next block, whose lines the loops over depths of this block's products ask for one by one.
-// Asked for all at once, they would wait for each other.
+// The rows of the next block, whose lines are prefetched one by one in the loops over depths of this block's
+// products. Prefetched all at once, they would wait for each other.
 template <class T>
 class NextRows {
  public:
@@ -112,7 +112,7 @@ class NextRows {
   int64_t at_ = 0, end_ = 0;
 };
 
-// A left factor by rows (gemm/product.h), which asks for a line at each of its columns.
+// A left factor by rows (gemm/product.h), which prefetches a line at each of its columns.
 template <class T>
 struct FetchingRows {
   ByRow<T> rows;
@@ -195,7 +195,7 @@ class Block {
     add_products(z_, g, by_x);
   }
 
-  // dz of an edge but for the part of its scalars that goes through the gate, and the slopes a_l of l > 0.
+  // dz of an edge without the part of its scalars through the gate, and the slopes a_l of l > 0.
   void differentiate(const T* x, const T* result, const T* g, const T* f, T* __restrict dz,
                      T* __restrict slopes) const {
     const int64_t c = args_.channels;
@@ -212,7 +212,7 @@ class Block {
     }
   }
 
-  // end(edge, column, vector, its lanes that count) of rows times a matrix of so many columns.
+  // end(edge, column, vector, its valid lanes) for rows times a matrix with `columns` columns.
   template <class End>
   void product(const ByRow<T>& x, int64_t depth, const Panels<T>& weights, int64_t columns, const End& end) {
     gemm_to(count_, depth, FetchingRows<T>{x, &next_}, weights,
@@ -222,8 +222,7 @@ class Block {
             });
   }
 
-  // end(edge, where in rows a vector begins, and where among those of its sign, vector, lanes) of z_- and
-  // z_+.
+  // end(edge, a vector's offset in rows, that within its sign, vector, lanes) for z_- and z_+.
   template <class End>
   void multiply_signs(const T* x, const End& end) {
     const T *const negative = x + middle_, *const positive = negative + side_;
@@ -274,8 +273,8 @@ class Block {
 };
 
 // The weights of a last layer for columns of each degree, the numbers of moments in rows, or backward in
-// lanes: W, U and V one above the other, with what the layer is added to in the first two. Columns of l = 0
-// have W alone.
+// lanes: W, U and V one above the other, with the base of the layer in the first two. Columns of l = 0 have
+// only W.
 template <class T>
 struct PackedEnd {
   Panels<T> of_degree[kMostDegree + 1];

@@ -7,7 +7,7 @@ namespace mdops {
 
 namespace gpu_so2 {
 
-// Layers of which all but the last have gates.
+// Layers, all but the last of them with gates.
 bool takes_layers(const Gpu& gpu, const So2Messages<float>& given) {
 #ifdef MDOPS_HOPPER
   const So2Args<float>& first = given.layers[0];
@@ -16,7 +16,7 @@ bool takes_layers(const Gpu& gpu, const So2Messages<float>& given) {
               first.degrees == kOwnDegrees && given.shape.columns == kOwnColumns && count >= 2 &&
               count <= kMostLayers &&
               layers_shared(first.parts, given.grad != nullptr) <= gpu.limits().shared_bytes;
-  // What is read 16 bytes at a time.
+  // Arrays read 16 bytes at a time.
   const auto place = [](const float* at) { return reinterpret_cast<uintptr_t>(at); };
   fits = fits && (place(given.x) | place(given.y) | place(given.grad)) % 16 == 0;
   for (int n = 0; fits && n < count; ++n) fits = (given.layers[n].gate != nullptr) == (n + 1 < count);
@@ -28,8 +28,7 @@ bool takes_layers(const Gpu& gpu, const So2Messages<float>& given) {
 
 namespace {
 
-// The memory that a call needs, in bytes: packed weights, what undoes their scales, sums of eights, blocks'
-// own.
+// The memory of a call, in bytes: packed weights, their inverse scales, sums of eights, blocks' own.
 struct LayersMemory {
   LayersStream stream;
   int64_t blocks, unscale, sums, own, bytes;
