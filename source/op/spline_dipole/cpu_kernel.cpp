@@ -29,7 +29,7 @@ void form_dipoles(const DipoleArgs<T>& args, const int32_t* ids, int64_t count, 
   });
 }
 
-// Of U, the gradient by T that goes past the net, and that by the net's numbers, in their place.
+// U's gradient by T without the net, and that by the net's outputs, which it replaces.
 template <class T>
 void begin_gradient(const DipoleArgs<T>& args, const int32_t* ids, int64_t count, const StepBlock<T>& s,
                     const Panels<T>& c) {

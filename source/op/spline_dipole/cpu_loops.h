@@ -1,4 +1,4 @@
-// The kernels of models of dipoles for a step as `potential_step` does it. Nothing here knows PyTorch.
+// The kernels of models of dipoles for `potential_step`. Without PyTorch.
 #pragma once
 
 #include "spline_dipole/spline_dipole.h"

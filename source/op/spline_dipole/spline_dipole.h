@@ -11,11 +11,11 @@
 
 namespace mdops {
 
-// What `dipole` takes in the place of the arguments that it is called with.
+// The arguments of `dipole`, which extend those it is called with.
 template <class T>
 struct DipoleArgs : PotentialArgs<T> {
-  const bool* has_dipole;  // (ntypes,): the others have none, and no net
-  const double* field;     // (N, 3); null: none, and there are no forces
+  const bool* has_dipole;  // (ntypes,): the others have neither dipole nor net
+  const double* field;     // (N, 3); null: no field, and no forces
   double* dipole;          // (N, 3), zero at entry for atoms that have none
 };
 

@@ -1,4 +1,4 @@
-// Places for neighbours, as ops are given them.
+// Places for neighbours, from ops' arguments.
 #pragma once
 
 #include "common/pair_checks.h"

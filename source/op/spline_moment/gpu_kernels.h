@@ -9,14 +9,14 @@ namespace mdops::gpu_moment {
 
 constexpr int kMostWarps = 8;  // in a block
 
-// Blocks that a multiprocessor should hold at once: it sets the registers of a thread.
+// Blocks that a multiprocessor should hold at once: this limits a thread's registers.
 template <class T, bool Second>
 constexpr int kBlocks = sizeof(T) == 8 ? 2
                         : Second       ? 3
                                        : 4;
 
-// Two numbers a lane in shared memory, so that half a warp adds a neighbour. Sums in global memory are there
-// once, for one group.
+// Two numbers a lane in shared memory, so that half a warp adds a neighbour. Sums in global memory have one
+// copy, for one group.
 template <int Columns, bool Shared>
 using Lanes = Sharing<Columns, Columns == 4 ? 2 : 1, Shared ? kWarp / (Columns == 4 ? 16 : 8) : 1>;
 
@@ -26,7 +26,7 @@ __host__ __device__ constexpr int padded_size(int basis) {
   return (basis * Columns + 3) / 4 * 4;
 }
 
-// The same for sums, with two rows more.
+// The same for sums, with two more rows.
 template <int Columns>
 __host__ __device__ constexpr int type_sums(int basis) {
   return padded_size<Columns>(basis + 2);
@@ -51,7 +51,7 @@ __device__ __forceinline__ void clear_sums(int basis, T* sums) {
     fill(sums, basis * Columns, T(0));
 }
 
-// The sum of the copies, into the result.
+// Writes the sum of the copies to the result.
 template <int Columns, class T>
 __device__ __forceinline__ void write_sums(int basis, const T* sums, T* out) {
   constexpr int width = Columns == 4 ? 4 : 1;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void write_sums(int basis, const T* sums, T* out) {
 }
 
 // Adds the neighbours [begin, begin + count) of one type to its sums; counts those within the cutoff in
-// `inside`, and keeps the smallest squared distance that this lane met in `nearest`.
+// `inside`, and updates this lane's smallest squared distance, `nearest`.
 template <int Columns, bool Gated, bool Shared, class T, bool Tangent>
 __device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tangent, int64_t begin,
                                          int count, bool masked, const Normalisation<T>& norm,
@@ -103,7 +103,7 @@ __device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tan
 }
 
 // The moments of one atom, or with `Tangent` their derivative along the tangents. One type's sums are in
-// shared memory, or grow in the result itself where they do not fit.
+// shared memory, or directly in the result if they do not fit.
 template <int Columns, bool Gated, bool Shared, class T, bool Tangent>
 __device__ __forceinline__ void moments_of(const MomentArgs<T>& args, int64_t i, const T* tangent,
                                            Staged<T, Tangent>* stage, T* shared_sums, T* moments,
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks<T, Tangent>)
     moments_of<Columns, Gated, Shared>(args, i, tangent, stages + warp, sums, moments, within, nearest);
 }
 
-// Copies one type's gradient into shared memory; by 16 bytes where both ends allow it.
+// Copies one type's gradient into shared memory; by 16 bytes if both are aligned.
 template <class T>
 __device__ __forceinline__ void copy_grad(const T* from, int size, T* to) {
   constexpr int per = 16 / sizeof(T);
@@ -183,7 +183,7 @@ __device__ __forceinline__ void copy_grad(const T* from, int size, T* to) {
     for (int k = lane_index(); k < size; k += kWarp) to[k] = from[k];
 }
 
-// The pair gradients of one atom. `copy` holds one type's gradient; unused where that does not fit.
+// The pair gradients of one atom. `copy` holds one type's gradient; unused if that does not fit.
 template <int Columns, Gate G, bool Second, bool Shared, class T>
 __device__ void pulled_of(const MomentArgs<T>& args, int64_t i, const T* tangent, const T* grad, T* copy,
                           T* buffer, T* out) {

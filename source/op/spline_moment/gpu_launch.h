@@ -1,4 +1,4 @@
-// Launching the kernels of spline moments: a kernel for each kind, with what shared memory its warps get.
+// Launching the kernels of spline moments: a kernel for each kind, with its warps' shared memory.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace mdops::gpu_moment {
 
-// Warps of a block of which each needs this much shared memory; 0 if not even one has it.
+// How many warps of a block can get this much shared memory each; 0 if none.
 inline int warps_for(int64_t bytes) {
   return static_cast<int>(std::min<int64_t>(kMostWarps, kPlainShared / bytes));
 }

@@ -1,4 +1,4 @@
-// What the ops of spline moments launch on a GPU, for PyTorch and for callers that do not know PyTorch.
+// What the ops of spline moments launch on a GPU, for PyTorch and for callers without PyTorch.
 #pragma once
 
 #include "common/gpu.h"

@@ -1,6 +1,6 @@
-// Spline moments on a GPU, a warp an atom, for every kernel that forms them or leads back from them. Into the
-// moments: each lane prepares one neighbour (geometry, basis functions), then the lanes add one neighbour at
-// a time to sums. Out of the moments: each lane gathers for one neighbour.
+// Spline moments on a GPU, a warp an atom, for every kernel that computes them or their gradients. Forward,
+// each lane prepares one neighbour (geometry, basis functions), then the lanes add one neighbour at a time to
+// sums. Backward, each lane gathers for one neighbour.
 #pragma once
 
 #include "common/rows.h"
@@ -8,9 +8,9 @@
 
 namespace mdops {
 
-constexpr int kUnroll = 4;  // neighbours that a lane reads before it adds the first
+constexpr int kUnroll = 4;  // neighbours that a lane reads ahead
 
-// Numbers that are read and written together.
+// Numbers read and written together.
 template <class T, int N>
 struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
   T of[N];
@@ -32,8 +32,8 @@ struct Sharing {
   static_assert(kGroup * Copies <= kWarp);
 };
 
-// The neighbours that the lanes of a warp have prepared: basis values (two lines of them always zero), rows
-// of R, and the first row of the sums for each; with tangents also the derivatives of both.
+// The neighbours prepared by the lanes of a warp: basis values (two lines of them always zero), rows of R,
+// and the first row of the sums for each; with tangents also the derivatives of both.
 template <class T, bool Tangent>
 struct alignas(16) Staged {
   static constexpr int kWords = Tangent ? 2 : 1;
@@ -48,8 +48,8 @@ __device__ __forceinline__ void clear_lines(Staged<T, Tangent>* stage) {
     for (int m = kSplineSupport; m < kSplineSupport + 2; ++m) stage->basis[word][m][lane_index()] = T(0);
 }
 
-// This lane's neighbour, into place `k` of the stage; `table` is the first row of its type's sums. Returns
-// the first row that it adds to. With `Gated` the row is that with a gate; w gets the gate in any case.
+// Stages this lane's neighbour at place `k`; `table` is the first row of its type's sums. Returns the first
+// row to which it adds. With `Gated` the row is that with a gate; w gets the gate in any case.
 template <bool Gated, class T, bool Tangent>
 __device__ __forceinline__ int prepare(const Cutoff<T>& cutoff, const SplineGrid<T>& grid,
                                        const Normalisation<T>& norm, int table, const T* d, const T* tangent,
@@ -91,8 +91,8 @@ __device__ __forceinline__ void leave_empty(int k, Staged<T, Tangent>* stage) {
   }
 }
 
-// Adds `count` staged neighbours to sums, of which the copies are `apart` numbers from each other; the places
-// up to a multiple of kUnroll * kCopies are empty. `Bounded`: the sums have no rows beyond the last.
+// Adds `count` staged neighbours to sums, whose copies are `apart` numbers from each other; the places up to
+// a multiple of kUnroll * kCopies are empty. `Bounded`: the sums have no extra rows.
 template <class Lanes, bool Bounded, class T, bool Tangent>
 __device__ __forceinline__ void add_staged(const Staged<T, Tangent>& stage, int count, int apart, T* sums) {
   constexpr int Columns = Lanes::kColumns;

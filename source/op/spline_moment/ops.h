@@ -21,7 +21,7 @@ struct SplineMomentOps {
         fail(op, "argument `intervals` is ", intervals, ", expected 1 .. 100000");
       this->grid = spline_grid<T>(intervals, s_max, grading);
     }
-    // A gradient of moments, which tells the intervals.
+    // A gradient of moments, whose shape gives the intervals.
     const T* take_gradient(Checked<Device>& in, const Tensor& grad) {
       const T* found;
       in.take(found, "grad", grad, {atoms, this->ntypes, kAny, this->columns()});

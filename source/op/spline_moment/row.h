@@ -11,7 +11,7 @@ namespace mdops::MDOPS_ISA {
 
 constexpr int kChunk = 128;  // neighbours at once: their working set stays in the first-level cache
 
-// Structures are passed by value below: through a reference the compiler must expect every store to change
+// Structures are passed by value below: through a reference the compiler assumes that every store changes
 // them, and does not vectorise.
 
 // Up to kChunk neighbours within the cutoff: pair vectors, and each one's first basis row in the moments.
@@ -37,7 +37,7 @@ MDOPS_HD RadialTerms<T> pair_terms(const Pairs<T>& p, int k, const Cutoff<T>& cu
   return radial_terms(d[0] * d[0] + d[1] * d[1] + d[2] * d[2], cutoff);
 }
 
-// How many moments a neighbour adds to, and where: in the table of its type last, plain ones before.
+// To how many moments a neighbour adds, and where: last in its type's table, before that in plain ones.
 template <Gate G>
 constexpr int kTables = G == Gate::beside ? 2 : 1;
 

@@ -51,7 +51,7 @@ MDOPS_HD void spline_curvatures(T t, T* w) {
 // `grading` is not zero in sqrt(s + grading), close to each other near s = 0.
 template <class T>
 struct SplineGrid {
-  T inv_step;  // of the uniform places, s or sqrt(s + grading)
+  T inv_step;  // of the uniform knots, in s or sqrt(s + grading)
   int intervals;
   T grading = 0, root = 0;  // root: its square root
 };
@@ -76,14 +76,14 @@ MDOPS_HD SplinePlace<T> spline_place(T s, const SplineGrid<T>& grid) {
     bend = T(-0.5) / from;
   }
   const T last = static_cast<T>(grid.intervals - 1);
-  const T in_grid = x < last ? x : last;  // of what is not a number, too: no integer could hold it
+  const T in_grid = x < last ? x : last;  // `last` for NaN, too: no integer could hold it
   const int interval = static_cast<int>(in_grid > T(0) ? in_grid : T(0));
   const T t = x - static_cast<T>(interval);
   const T inside = t < T(1) ? t : T(1);
   return {interval, inside, t - inside, rate, bend};
 }
 
-// Loops that the compiler vectorises ask before them.
+// Loops that the compiler vectorises check this before.
 template <class T>
 MDOPS_HD SplinePlace<T> spline_place(T s, const SplineGrid<T>& grid) {
   return grid.grading > T(0) ? spline_place<true>(s, grid) : spline_place<false>(s, grid);
@@ -100,7 +100,7 @@ MDOPS_HD void spline_basis(const SplinePlace<T>& place, T* value, T* slope) {
   }
 }
 
-// The second derivatives that go with these slopes: of t none along the tangent beyond s_max.
+// The second derivatives that match these slopes: none of t along the tangent beyond s_max.
 template <class T>
 MDOPS_HD void spline_basis_second(const SplinePlace<T>& place, const T* slope, T* curvature) {
   spline_curvatures(place.t, curvature);

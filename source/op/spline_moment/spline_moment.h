@@ -11,8 +11,8 @@
 
 namespace mdops {
 
-// Which moments a loop over neighbours adds to: plain ones, gated ones alone, or gated ones of each type
-// beside plain ones of all types together, which come first.
+// The moments to which a loop over neighbours adds: plain ones, only gated ones, or gated ones of each type
+// after plain ones of all types together.
 enum class Gate { none, alone, beside };
 
 // The arguments shared by the four kernels, all contiguous (ops.md).
@@ -37,8 +37,8 @@ struct MomentArgs {
   MDOPS_HD int columns() const { return radial ? 1 : 4; }
 };
 
-// Several neighbours at one s of which each has R = (row, 0, 0, 0), all in all `sum`, to the moments that
-// begin with the place's interval.
+// Adds several neighbours at one s, each with R = (row, 0, 0, 0), with the total `sum`, to the moments that
+// begin at the place's interval.
 template <int Columns, class T>
 MDOPS_HD void add_alike(T t, T sum, T* moments) {
   T value[kSplineSupport];

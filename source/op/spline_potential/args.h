@@ -1,4 +1,4 @@
-// What an inference step is given, for both devices. Each adds what its kernels work with: PotentialArgs
+// The arguments of an inference step on both devices. Each adds its kernels' own: PotentialArgs
 // (spline_potential.h) and StepArgs (gpu_args.h).
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace mdops {
 
-// Sizes of the tables, as each call has them.
+// Sizes of the tables, for each call.
 template <class Size>
 struct CalledTableSizes {
   Size table_width;
@@ -18,8 +18,8 @@ struct CalledTableSizes {
   bool gated;  // whether the tables of the types are of moments with a gate, beside a plain one
 };
 
-// In a library that is rebuilt for one model (jit.md) constants hide those that it knows. A call's
-// arguments lie in the same places for all libraries.
+// In a library rebuilt for one model (jit.md), constants hide the sizes that it knows. A call's arguments
+// have the same layout in all libraries.
 template <class Size>
 struct TableSizes : CalledTableSizes<Size> {
 #ifdef MDOPS_MODEL_WIDTH

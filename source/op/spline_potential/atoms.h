@@ -38,7 +38,7 @@ struct AtomBlock {
     marks = arena.take<uint8_t>(moment_rows + 8);
   }
 
-  // What the functions below leave zero.
+  // Clears what the functions below leave zero.
   void clear() const {
     for (int64_t k = 0; k < moment_rows * 4; ++k) moments[k] = 0;
     for (int64_t k = 0; k < moment_rows + 8; ++k) marks[k] = 0;
@@ -83,8 +83,8 @@ inline void add_image(int32_t image, const Vector4<double>* cell, Vector4<double
   for (int row = 0; row < 3; ++row) *d += static_cast<double>(image_shift(image, row)) * cell[row];
 }
 
-// Collects atom i's neighbours within the cutoff as the block's atom `a`. Returns false, having collected
-// none, when the list names an atom that is not there. `within` (ntypes) and `nearest` are the atom's own.
+// Collects atom i's neighbours within the cutoff as the block's atom `a`. Returns false, with none collected,
+// if the list names an atom that does not exist. `within` (ntypes) and `nearest` are the atom's own.
 template <class T>
 inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const AtomBlock<T>& s, int32_t* within,
                    T* nearest) {
@@ -111,7 +111,7 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
       const T r2 = v2[0] + v2[1] + v2[2];
       x[n] = v[0], y[n] = v[1], z[n] = v[2];
       nearest2 = r2 < nearest2 ? r2 : nearest2;
-      unordered |= r2 != r2;  // apart from the minimum, which each pair waits for
+      unordered |= r2 != r2;  // not in the minimum, on which each pair waits
       table[n] = rows;
       other[n] = static_cast<int32_t>(j);
       n += within_cutoff(r2, cutoff2);
@@ -124,7 +124,7 @@ inline bool gather(const PotentialArgs<T>& args, int64_t i, int64_t a, const Ato
   return true;
 }
 
-// Lists the rows of the moments that `marks` says are first of kSplineSupport, and clears the marks.
+// Lists the rows of the moments that `marks` names as first of kSplineSupport, and clears the marks.
 template <class T>
 inline int list_active(const AtomBlock<T>& s, int16_t* active) {
   int n = 0;
@@ -185,7 +185,7 @@ inline void atom_moments(const PotentialArgs<T>& args, const Centre<T>& c, int64
   s.actives[a] = list_active(s, s.active + a * s.active_stride);
 }
 
-// Makes moments zero again after atom a.
+// Resets the moments to zero after atom a.
 template <class T>
 inline void clear_moments(int64_t a, T* moments, const AtomBlock<T>& s) {
   const int16_t* active = s.active + a * s.active_stride;
@@ -235,8 +235,8 @@ inline Vector4<T> four_lanes(const Vector<T>& v) {
   return sum;
 }
 
-// The lanes of four vectors summed: (sum a, sum b, sum c, sum d). Not of an array: its vectors would have to
-// be in memory while they are summed up.
+// The lanes of four vectors summed: (sum a, sum b, sum c, sum d). No array, as its vectors would be in memory
+// during the sums.
 template <class T>
 inline __attribute__((always_inline)) void four_sums(const Vector<T>& a, const Vector<T>& b,
                                                      const Vector<T>& c, const Vector<T>& d, T* out) {
@@ -255,7 +255,7 @@ inline __attribute__((always_inline)) void four_sums(const Vector<T>& a, const V
   }
 }
 
-// The moments' gradient, dA[b][a] = C[b] . dT[a], in `Rows` active rows: enough sums to hide their latency.
+// The moments' gradient, dA[b][a] = C[b] . dT[a], in `Rows` active rows: enough sums to hide latency.
 template <int Rows, class T>
 inline void uncontract_rows(const int16_t* active, const T* table, int64_t table_width, const T* grad,
                             int64_t t_width, T* moments) {
@@ -301,7 +301,7 @@ inline void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int
                            const AtomBlock<T>& s, PotentialResults<T>& out) {
   alignas(64) T gx[kChunk], gy[kChunk], gz[kChunk];
   T force[3] = {0, 0, 0}, w[9] = {0, 0, 0, 0, 0, 0, 0, 0, 0};
-  const PagedRows<T> forces = out.forces;  // a copy, which no store changes
+  const PagedRows<T> forces = out.forces;  // a copy, which stores cannot change
   for (int from = 0; from < s.pairs[a]; from += kChunk) {
     const Pairs<T> p = s.chunk(a, from);
     args.gated ? pull_gradient<4, Gate::beside>(p, c, s.moments, gx, gy, gz)

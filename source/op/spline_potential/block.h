@@ -1,5 +1,5 @@
-// A block of atoms in a step, for one instruction set: its memory, the way from positions to T, and the way
-// from the gradient of T to forces.
+// A block of atoms in a step, for one instruction set: its memory, T from positions, and forces from the
+// gradient of T.
 #pragma once
 
 #include "common/profiler.h"
@@ -18,7 +18,7 @@ struct StepBlock {
   double* energy;
   NetBlock<T> net;
 
-  // For `lanes` atoms: as many as `args.block` say how much memory there must be.
+  // For `lanes` atoms: `args.block` gives the size of the memory.
   StepBlock(const PotentialArgs<T>& args, T* memory, int64_t lanes)
       : arena{reinterpret_cast<char*>(memory)},
         atoms(args, arena),
@@ -34,7 +34,7 @@ struct StepBlock {
   int64_t size() const { return arena.used / static_cast<int64_t>(sizeof(T)) + 1; }
 };
 
-// From positions to T of the atoms `ids`, with what their nets see besides.
+// Computes T of the atoms `ids` from positions, with the nets' other inputs.
 template <class T>
 inline void form_block(const PotentialArgs<T>& args, const int32_t* ids, int64_t count, const StepBlock<T>& s,
                        PotentialResults<T>& out) {
@@ -62,7 +62,7 @@ inline void form_block(const PotentialArgs<T>& args, const int32_t* ids, int64_t
   }
 }
 
-// From the gradient of T to forces.
+// Computes forces from the gradient of T.
 template <class T>
 inline void spread_block(const PotentialArgs<T>& args, const int32_t* ids, int64_t count,
                          const StepBlock<T>& s, PotentialResults<T>& out) {

@@ -7,8 +7,8 @@ namespace mdops {
 
 namespace {
 
-// The kernels rebuilt for such a model, if a library with them is in use; those of this processor's
-// instruction set otherwise.
+// The kernels rebuilt for such a model, if their library is in use; otherwise those of this processor's
+// instruction set.
 template <class T>
 PotentialKernels<T> kernels_for(const PotentialArgs<T>& args) {
   const PotentialTable* table =

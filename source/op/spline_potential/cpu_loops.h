@@ -1,4 +1,4 @@
-// A whole step on the CPU: what is done in threads, and the sums over them. Nothing here knows PyTorch.
+// A whole step on the CPU: the work of threads, and the sums over them. Without PyTorch.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@ namespace mdops {
 struct BlockScratch;  // of a thread that works on blocks of atoms
 struct StepScratch;   // of the thread that calls the op, for all blocks
 
-// The atoms of each type one after the other, virtual ones left out; `start` (ntypes + 1) says where a type
-// begins. Those of a type are in the order of space.
+// The atoms of each type one after the other, without virtual ones; `start` (ntypes + 1) has each type's
+// first index. Those of a type are in spatial order.
 struct Order {
   SpatialOrder space;  // of all atoms
   std::vector<int32_t> ids;
   std::vector<int64_t> start;
 
-  // Of the first `centers` atoms, for so many threads.
+  // For the first `centers` atoms and this number of threads.
   template <class T>
   Order(const PotentialArgs<T>& args, int64_t centers, int64_t threads)
       : space({args.positions, 4, args.cell, args.batch, args.neighbors, args.counts, args.atoms,
@@ -37,14 +37,14 @@ struct Order {
       if (args.types[i] >= 0) ids[next[args.types[i]]++] = i;
   }
 
-  // The atoms of one of so many nets: of a type, or of all types.
+  // The atoms of one of `nets` nets: of a type, or of all types.
   int64_t first_of(int64_t net, int64_t nets) const { return nets == 1 ? start.front() : start[net]; }
   int64_t count_of(int64_t net, int64_t nets) const {
     return (nets == 1 ? start.back() : start[net + 1]) - first_of(net, nets);
   }
 };
 
-// Positions with a fourth column, so that one vector load brings an atom.
+// Positions with a fourth column, so that one vector load reads an atom.
 inline std::vector<double> four_columns(const double* positions, int64_t atoms) {
   std::vector<double> result(4 * atoms);
   parallel_each(atoms, 4096, [&](int64_t i) {
@@ -53,12 +53,12 @@ inline std::vector<double> four_columns(const double* positions, int64_t atoms) 
   return result;
 }
 
-// The memory of a thread's rows. It grows with the atoms that the thread's own have as neighbours: with all
-// atoms, it would be threads times atoms.
+// The memory of a thread's rows. It grows with the neighbours of the thread's atoms: for all atoms, it would
+// be threads times atoms.
 template <class T>
 class RowPages {
  public:
-  // For so many rows of so many numbers, all zero, in an order that has `places`.
+  // For `rows` rows of `stride` numbers, all zero, in the order of `places`.
   PagedRows<T> begin(int64_t rows, int64_t stride, const int32_t* places = nullptr) {
     stride_ = stride, memory_.clear();
     pages_.assign((rows + PagedRows<T>::kPage - 1) / PagedRows<T>::kPage, nullptr);
@@ -79,7 +79,7 @@ class RowPages {
   std::vector<std::vector<T>> memory_;
 };
 
-// What a thread adds up on its own.
+// A thread's own sums.
 template <class T>
 struct Share {
   RowPages<T> forces, atom_virial;
@@ -87,9 +87,8 @@ struct Share {
   int64_t bad_atom = -1;
 };
 
-// Adds the shares of all threads to (N, columns), `part` of each: in their order, so that the bits depend on
-// their number alone. Of rows with more numbers the others are left out. `at`: the row at each place; null:
-// they are in the order of their numbers.
+// Adds `part` of all threads' shares to (N, columns), in their order, so that the bits depend only on their
+// number. Further columns of rows are left out. `at`: the row at each place; null: rows are in order.
 template <class T, class Part>
 void add_shares(const std::vector<Share<T>>& shares, int64_t rows, int columns, int stride, const int32_t* at,
                 const Part& part, double* to) {
@@ -124,8 +123,8 @@ void add_atom_virials(const std::vector<Share<T>>& shares, int64_t atoms, const 
   add_shares(shares, atoms, 9, 9, space.atoms(), part, to);
 }
 
-// Where the results of a step go, of args.atoms atoms of which the first `centers` have an energy, while the
-// others are neighbours alone.
+// The outputs of a step, for args.atoms atoms, of which the first `centers` have an energy, and the others
+// are only neighbours.
 template <class T>
 struct StepResults {
   int64_t centers;
@@ -134,19 +133,19 @@ struct StepResults {
   T* nearest;           // (centers,)
   double* forces;       // (N, 3)
   double* virial;       // (S, 3, 3), added to
-  double* atom_virial;  // (N, 3, 3), a pair's on the neighbour; null if it is not asked for
+  double* atom_virial;  // (N, 3, 3), a pair's on the neighbour; null: not wanted
 
-  // Where a thread writes: what belongs to an atom into the results, sums into its share.
+  // The outputs of a thread: an atom's own go to the results, sums to its share.
   PotentialResults<T> of_thread(const PotentialArgs<T>& args, const SpatialOrder& space,
                                 Share<T>& share) const;
-  // The sums; fails where a thread met an atom that is not there.
+  // The sums; fails if a thread found an atom that does not exist.
   void finish(const Op& op, const PotentialArgs<T>& args, const SpatialOrder& space,
               const std::vector<Share<T>>& shares) const;
 };
 
 [[noreturn]] void fail_neighbors(const Op& op, int64_t atom);
 
-// Threads that are worth it for so many atoms.
+// The number of threads worthwhile for these atoms.
 inline int64_t useful_threads(int64_t atoms) {
   return std::min<int64_t>(thread_count(), std::max<int64_t>(1, atoms / 16));
 }

@@ -35,9 +35,9 @@ struct FeatureGroups {
   }
 };
 
-// Where the parts of one net stand in an array: first the head, then for each hidden layer weight (inputs,
+// The offsets of the parts of one net in an array: first the head, then for each hidden layer weight (inputs,
 // outputs), bias and timestep (outputs), and the output layer's weight and bias. Last, on a cache line, the
-// matrices in `parts` bfloat16 parts, if they are wanted.
+// matrices in `parts` bfloat16 parts, if wanted.
 struct PackedNet {
   int64_t weight[kMaxLayers], bias[kMaxLayers], timestep[kMaxLayers], bf16, size;
   int parts;

@@ -1,4 +1,4 @@
-// What the kernels of the inference step on a GPU read and write, for them and for those that only call them.
+// The inputs and outputs of the kernels of the inference step on a GPU, for them and their callers.
 #pragma once
 
 #include "gemm/gpu_shape.h"
@@ -56,7 +56,7 @@ struct CalledStepSizes {
   int extra_size, width, axis;
   bool plain;
 };
-// Constants hide them in a library that is rebuilt for a model, as those of the tables.
+// In a library rebuilt for a model, constants hide them, like those of the tables.
 struct StepSizes : CalledStepSizes {
 #ifdef MDOPS_MODEL_EXTRA
   static constexpr int extra_size = MDOPS_MODEL_EXTRA;
@@ -67,22 +67,22 @@ struct StepSizes : CalledStepSizes {
 #endif
 };
 
-// Atoms with a near neighbour, which a descriptor's kernel lists: those of a chunk from its first row on.
+// Atoms with a near neighbour, listed by a descriptor's kernel: those of a chunk from its first row on.
 struct NearAtoms {
-  double* c;        // (N,), which is cleared; null: nobody asks for them
-  double far;       // a nearest distance from which on there is none
+  double* c;        // (N,), which is cleared; null: not wanted
+  double far;       // a nearest distance from which on c is 0
   int32_t* atoms;   // (rows,)
   int32_t* counts;  // of the chunks
 };
 
-// What all kernels of a step take. The results are the op's (ops.md).
+// The arguments of all kernels of a step. The results are the op's (ops.md).
 struct StepArgs : StepInputs<float, int>, StepSizes {
   float most_force, most_virial;  // of a pair
 
   double* energy;
   double* forces;
   double* virial;
-  double* atom_virial;  // null: not asked for
+  double* atom_virial;  // null: not wanted
   int32_t* within;
   float* nearest;
 
@@ -99,7 +99,7 @@ struct StepArgs : StepInputs<float, int>, StepSizes {
 
   // For the chunk of rows [first_row, first_row + net.rows): row after row.
   int first_row, output_parts;
-  // Or, `by_atom`, atom after atom: before it is known which row is whose (gpu_teams.h).
+  // Or, `by_atom`, atom after atom: before the atoms' rows are known (gpu_teams.h).
   bool by_atom;
   float4* pairs;      // (net.rows, list_width): pair vector, and the neighbour's index as an integer
   uint32_t* touched;  // (net.rows, words): first rows of the moments that neighbours add to, a bit each
@@ -107,10 +107,9 @@ struct StepArgs : StepInputs<float, int>, StepSizes {
   NetArgs net;        // its input is D and the extra inputs
   int64_t out_bias;   // of a packed net
   NearAtoms near;
-  float* grad_extra;  // (N, extra), zero for virtual atoms; null: nobody asks for it
+  float* grad_extra;  // (N, extra), zero for virtual atoms; null: not wanted
 
-  // A sector of memory each: the force, and the rows of the virial, if that is asked for. Of four the last is
-  // unused.
+  // A sector of memory each: the force, and the rows of the virial, if wanted. The last of four is unused.
   MDOPS_HD int atom_numbers() const { return atom_virial ? 16 : 4; }
   MDOPS_HD Features features() const { return {width, axis}; }
   MDOPS_HD int words() const { return (moment_rows() + 31) / 32; }

@@ -48,8 +48,8 @@ __device__ __forceinline__ float transposed_sum(float (&v)[Size]) {
   return v[0];
 }
 
-// dT[a][k] = sum_l dD[l][k] T[a][l], and for k < M2 also sum_k' dD[k][k'] T[a][k'], times the weight: of the
-// warp's share of D's rows, `Together` after as many.
+// dT[a][k] = sum_l dD[l][k] T[a][l], and for k < M2 also sum_k' dD[k][k'] T[a][k'], times the weight: for the
+// warp's share of D's rows, `Together` at a time.
 template <int Together, class Who>
 __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_row, const float* t_row,
                                               float weight, const Who& who, const ForceMemory& m) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
     float4 t[4], grad[4], d[Together];
     const auto load = [&](int first) {
 #pragma unroll
-      for (int k = 0; k < Together; ++k) {  // all loads first: they take long
+      for (int k = 0; k < Together; ++k) {  // loads first: they take long
         const int l = first + k;
         d[k] = make_float4(0, 0, 0, 0);
         if (l < p.axis && mine && column >= Features::first(l))
@@ -118,8 +118,8 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
   __syncwarp();
 }
 
-// dA[b][a] = C[b] . dT[a] in the warp's share of the listed rows: eight lanes a row, four rows at a time, the
-// next ones under way. `follow` waits for dT.
+// dA[b][a] = C[b] . dT[a] in the warp's share of the listed rows: eight lanes a row, four rows at a time,
+// loading the next ones meanwhile. `follow` waits for dT.
 template <class Who, class Follow>
 __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* table, int count, const Who& who,
                                              const ForceMemory& m, const Follow& follow) {
@@ -128,7 +128,7 @@ __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* tab
   const bool upper4 = u & 4, upper2 = u & 2;
   for (int from = 0; from < p.table_width; from += 4 * kWarp) {
     float4 grad[blocks][4], c[blocks];
-    int at[blocks];  // columns that are not there count zero, whatever the table has in their place
+    int at[blocks];  // missing columns count zero, whatever the table has there
     int row = 0;
     const auto load = [&] {
       row = Who::kAlone || begin < count ? m.rows[begin + group] : 0;
@@ -175,8 +175,8 @@ __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* tab
   __syncwarp();
 }
 
-// Adds three numbers of each lane's pair to those of its neighbour that begin at `first`. Lanes from `count`
-// on have none.
+// Adds three numbers of each lane's pair to those of its neighbour from `first` on. Lanes from `count` on
+// have none.
 __device__ __forceinline__ void add_to_neighbors(const StepArgs& p, const ForceMemory& m, int count,
                                                  int stride, int first, const int64_t (&values)[3]) {
   const int lane = lane_index();
@@ -323,11 +323,11 @@ __device__ __forceinline__ int real_atom_of(const StepArgs& p, int64_t row) {
   return i >= 0 && p.batch[i] >= 0 && p.batch[i] < p.systems ? i : -1;
 }
 
-// Adds the virials of a block's rows, -1 in the place of the system where there is none; the warps that have
-// them are `apart` apart. All threads must call it.
+// Adds the virials of a block's rows; rows without a system have -1 for it. The warps that hold them are
+// `apart` apart. All threads must call it.
 __device__ __forceinline__ void add_virials(const StepArgs& p, char* shared, int apart = 1) {
   __syncthreads();
-  // The virials of neighbouring rows of one system go to memory as one.
+  // The virials of adjacent rows of one system are written as one sum.
   if (threadIdx.x >= kVirialSums) return;
   const int warps = blockDim.x / kWarp;
   int64_t sum = 0;

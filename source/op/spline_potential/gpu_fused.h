@@ -1,4 +1,4 @@
-// The fused step behind functions: for the sources of a library that compile it.
+// Functions of the fused step: for the sources of a library that compile it.
 #pragma once
 
 #include "spline_potential/gpu_loops.h"

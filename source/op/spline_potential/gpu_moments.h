@@ -32,8 +32,8 @@ struct AtomMemory {
   }
 };
 
-// Adds the first `count` waiting pairs to the moments, which the whole warp shares: shared memory holds one
-// copy of them for each warp of more atoms.
+// Adds the first `count` waiting pairs to the moments, shared by the whole warp: one copy of them in shared
+// memory leaves room for more warps.
 template <bool Gated>
 __device__ __forceinline__ void add_pairs(const StepArgs& p, const Normalisation<float>& norm, int table,
                                           int count, const AtomMemory& m) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void add_pairs(const StepArgs& p, const Normalisation
   }
   add();
   if constexpr (Gated) {
-    // The same neighbours once more, now with their gates, to their types' rows.
+    // The same neighbours again, with their gates, to their types' rows.
     if (lane < count) {
       for (int a = 0; a < 4; ++a) m.stage->row[0][lane].of[a] *= w;
       m.stage->first[lane] = first + table;
@@ -83,7 +83,7 @@ __device__ __forceinline__ void add_zeroed(const StepArgs& p, int type, int t, i
   m.touched[row / 32] |= 1u << row % 32;
 }
 
-// Where an atom is, for the pairs with its neighbours.
+// An atom's position, for the pairs with its neighbours.
 struct Centre {
   Place here;
   const double* cell;
@@ -95,14 +95,14 @@ struct Centre {
         cutoff2(p.cutoff.cutoff * p.cutoff.cutoff) {}
 
   static __device__ __forceinline__ Place place(const StepArgs& p, int j) { return p.at[j]; }
-  // A position that is not a number counts without neighbours, too.
+  // An atom at NaN has no neighbours, either.
   __device__ __forceinline__ bool good() const {
     const double all = here.x[0] + here.x[1] + here.x[2];
     return all == all;
   }
 };
 
-// The pair with neighbour j; whether it is within the cutoff. `good` becomes false if there is no such atom.
+// The pair with neighbour j; whether it is within the cutoff. `good` becomes false if no such atom exists.
 template <class Centre>
 __device__ __forceinline__ bool read_pair(const StepArgs& p, const Centre& centre, int j, int image,
                                           float4& pair, float& nearest, bool& good) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ bool read_pair(const StepArgs& p, const Centre& centr
   return inside;
 }
 
-// What counts beside an atom's neighbours of each type, which a warp is told in turn.
+// What counts beside an atom's neighbours, called by a warp for each type in turn.
 template <bool Gated>
 struct Uncounted {
   const StepArgs& p;
@@ -140,7 +140,7 @@ struct Uncounted {
     if (norm.shift != 0) absent.of(t, within, [&](int kind, int slots) { add_slots(kind, slots); });
     __syncwarp();
   }
-  // After the last type. Returns false if the type of absent neighbours is none.
+  // After the last type. Returns false if the type of absent neighbours is invalid.
   __device__ __forceinline__ bool end() const {
     if (norm.shift == 0) return true;
     if (p.places.padding && (p.places.padding[i] < 0 || p.places.padding[i] >= p.ntypes)) return false;
@@ -150,8 +150,8 @@ struct Uncounted {
   }
 };
 
-// Reads the atom's list, type after type, and adds up the moments of the pairs within the cutoff, which it
-// keeps in `pairs`. Returns false for a list that cannot be.
+// Reads the atom's list, type after type, and adds up the moments of the pairs within the cutoff, stored in
+// `pairs`. Returns false for an invalid list.
 template <bool Gated>
 __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type, float4* pairs,
                                              const AtomMemory& m) {
@@ -172,7 +172,7 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
     int next_j = k + lane < last ? p.neighbors[list + k + lane] : -1;
     int next_image = k + lane < last ? p.images[list + k + lane] : 0;
     for (; k < last; k += kWarp) {
-      const int j = next_j, image = next_image;  // the next ones are under way meanwhile
+      const int j = next_j, image = next_image;  // the next ones load meanwhile
       if (k + kWarp + lane < last) {
         next_j = p.neighbors[list + k + kWarp + lane];
         next_image = p.images[list + k + kWarp + lane];
@@ -217,7 +217,7 @@ __device__ __forceinline__ int list_rows(const uint32_t* touched, int words, int
   uint32_t before = 0, own = 0;
   for (int w = 0; w < words; ++w) {
     if (w % kWarp == 0)
-      own = w + lane < words ? touched[w + lane] : 0;  // 32 words at once, for the reads are slow
+      own = w + lane < words ? touched[w + lane] : 0;  // 32 words at once, as reads are slow
     const uint32_t word = __shfl_sync(kAllLanes, own, w % kWarp);
     const uint64_t two = static_cast<uint64_t>(word) << 32 | before;
     uint64_t all = two;
@@ -267,7 +267,7 @@ __device__ __forceinline__ void contract(const StepArgs& p, const float* table, 
       add(rows.z, c[2]);
       add(rows.w, c[3]);
     }
-  } else {  // with the next ones under way: no other warp has work meanwhile
+  } else {  // loading the next ones: no other warp has work meanwhile
     const auto next = [&](int from) {
       return from + 4 <= count ? *reinterpret_cast<const short4*>(listed + from) : make_short4(0, 0, 0, 0);
     };
@@ -287,7 +287,7 @@ __device__ __forceinline__ void contract(const StepArgs& p, const float* table, 
   for (; k < count; ++k) add(listed[k], row_of(listed[k]));
 }
 
-// D of a descriptor as the numbers of a row from `first` on: the warp's share of its rows.
+// D of a descriptor as the numbers of a row from `first` on: for the warp's share of its rows.
 template <int Parts, class Who = OneWarp>
 __device__ __forceinline__ void write_d(const Features& features, int first, const float* t_row,
                                         int table_width, const float4* narrow, const InputRow<Parts>& out,
@@ -334,21 +334,21 @@ __device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t
   write_extra(p, i, features.count(), out);
 }
 
-// Zeros in place of what an atom would write, for the rows that fill up a tile.
+// Zeros instead of an atom's outputs, for the rows that fill up a tile.
 template <int Parts>
 __device__ __forceinline__ void write_empty_row(const StepArgs& p, int64_t row) {
   const InputRow<Parts> out = begin_row<Parts>(p.net, row, 0);
   for (int k = 4 * lane_index(); k < p.net.net.inputs; k += 4 * kWarp) out.store(k, 0, 0, 0, 0);
 }
 
-// The atom of a row of the chunk: -1 in those that fill up a tile, -2 where no tile is.
+// The atom of a row of the chunk: -1 in those that fill up a tile, -2 without a tile.
 __device__ __forceinline__ int atom_of(const StepArgs& p, int64_t row) {
   if (row >= p.net.rows || p.first_row + row >= p.rows) return -2;
   const int net = p.tile_net[(p.first_row + row) / p.tile_rows], atom = p.row_atom[p.first_row + row];
   return net < 0 ? -2 : atom;
 }
 
-// What a warp sums up in its memory.
+// A warp's sums in its memory.
 __device__ __forceinline__ void clear(const StepArgs& p, const AtomMemory& m) {
   const int lane = lane_index();
   clear_lines(m.stage);
@@ -360,15 +360,15 @@ __device__ __forceinline__ bool in_system(const StepArgs& p, int i) {
   return p.batch[i] >= 0 && p.batch[i] < p.systems;
 }
 
-// For an atom whose list or place is wrong.
+// For an atom with a wrong list or place.
 __device__ __forceinline__ void fail_atom(const StepArgs& p, int i) {
   const int lane = lane_index();
   if (lane == 0) fail_system_of(p, i), p.nearest[i] = not_a_number<float>();
   for (int t = lane; t < p.ntypes; t += kWarp) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
 }
 
-// From an atom's list to T, of which a part stays in m.narrow. Returns the bound that this lane knows of D's
-// numbers, |D[l][k]| <= max_k |T[k]|^2.
+// Computes T from an atom's list; a part stays in m.narrow. Returns this lane's bound of D's numbers,
+// |D[l][k]| <= max_k |T[k]|^2.
 template <bool Gated>
 __device__ __forceinline__ float form_t(const StepArgs& p, int i, int64_t row, const AtomMemory& m) {
   const int lane = lane_index(), type = p.types[i];

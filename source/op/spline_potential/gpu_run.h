@@ -1,4 +1,4 @@
-// The step on a GPU from the host: what it cannot take, its memory, its launches.
+// The step on a GPU from the host: its limits, its memory, its launches.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 namespace mdops {
 
 constexpr int kMostTypes = 256;
-constexpr int kWarpsBytes = 64 << 10;  // of shared memory, for the warps of a block that work on an atom each
+constexpr int kWarpsBytes = 64 << 10;  // of shared memory, for a block's warps with an atom each
 
-// Why the kernels cannot take a model on this device; empty if they can. Its sizes are those that any device
-// takes.
+// Why the kernels do not support a model on this device; empty if they do. Its sizes are those that any
+// device supports.
 template <int Parts>
 std::string step_refusal(const GpuLimits& limits, const GpuNetShape& net, int ntypes, int moment_rows,
                          int width, int axis) {
@@ -40,7 +40,7 @@ template <int Parts>
 void set_rows(const Gpu& gpu, const GpuLimits& limits, const NetKernel& kernel, StepArgs& p) {
   p.tile_rows = p.net.tile_rows = kernel.tile_rows, p.output_parts = kernel.output_parts;
   gpu.int32_of("positions",
-               (p.atom_virial ? 9 : 4) * int64_t{p.atoms} + kOrderBlock);  // what kernels count with
+               (p.atom_virial ? 9 : 4) * int64_t{p.atoms} + kOrderBlock);  // the kernels' largest index
   gpu.int32_of("cell", 2 * kVirialSums * int64_t{p.systems});
   p.rows =
       p.atoms ? gpu.int32_of("positions", (blocks_for(p.atoms, p.tile_rows) + p.nets - 1) * p.tile_rows) : 0;
@@ -51,7 +51,7 @@ void set_rows(const Gpu& gpu, const GpuLimits& limits, const NetKernel& kernel, 
   p.net.scale = p.scale;
 }
 
-// Memory for the whole call; and of a chunk's rows for the net, and for a descriptor.
+// Memory for the whole call; and for a chunk's rows, for the net and for a descriptor.
 inline void take_call(Workspace& space, StepArgs& p) {
   const int64_t n = p.atoms, systems = p.systems;
   p.at = space.take<Place>(n);
@@ -77,7 +77,7 @@ inline void take_rows(Workspace& space, StepArgs& p) {
   p.t = space.take<float>(chunk * 4 * p.table_width);
 }
 
-// The first kernels of a call, which order the atoms, and the last, which gives the sums.
+// The first kernels of a call, which order the atoms, and the last, which writes the sums.
 inline void launch_order(const Gpu& gpu, const StepArgs& p) {
   const int64_t blocks = blocks_for(std::max(p.atoms, 1), kOrderBlock);
   const int threads = blocks > 1 ? kOrderBlock : round_up(std::max(p.atoms, 1), kWarp);
@@ -89,8 +89,8 @@ inline void launch_end(const Gpu& gpu, const StepArgs& p) {
   gpu.launch_early(end_kernel, blocks_for(std::max<int64_t>(of_atoms, 9 * p.systems), 256), 256, 0, p);
 }
 
-// A warp a row, each with so much shared memory; the kernel follows others early. Where there are few rows
-// they go to many multiprocessors.
+// A warp a row, each with `bytes` of shared memory; the kernel follows others early. A few rows are spread
+// over many multiprocessors.
 template <class... Args>
 void launch_warps(const Gpu& gpu, void (*kernel)(Args...), int64_t rows, int bytes, const Args&... args) {
   int warps = kAtomThreads / kWarp;
@@ -112,8 +112,8 @@ void launch_teams(const Gpu& gpu, void (*kernel)(Args...), int64_t rows, int tea
   gpu.launch_early(kernel, blocks_for(rows, teams), warps * kWarp, warps * bytes, args...);
 }
 
-// How many warps work on each of so many rows: several if a block on each multiprocessor has them all, and
-// its shared memory, with so many bytes for each, holds one row's.
+// How many warps work on each of `rows` rows: several if a block on each multiprocessor holds all, and its
+// shared memory, with `bytes` each, holds one row's.
 inline int team_size(const GpuLimits& limits, int64_t rows, int bytes) {
   int team = kMostTeam;
   while (team > 1 &&
@@ -151,7 +151,7 @@ void launch_moments(const Gpu& gpu, const NetKernel& kernel, int64_t rows, const
   with_gate(p, [&]<bool Gated>() { launch_moments_of<Gated, Parts>(gpu, kernel, rows, p); });
 }
 
-// And how many lead back from them.
+// And how many for its forces.
 inline int forces_team(const Gpu& gpu, int64_t rows, const StepArgs& p) {
   return team_size(gpu.limits(), rows, ForceMemory::bytes(p));
 }
@@ -173,7 +173,7 @@ void launch_forces(const Gpu& gpu, int64_t rows, const StepArgs& p) {
   });
 }
 
-// A call: `memory()` of so many bytes is asked for once, then `run` launches the kernels.
+// A call: `bytes()` gives the size of its memory, then `run` launches the kernels.
 template <int Parts>
 class StepCall {
  public:

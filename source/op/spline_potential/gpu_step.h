@@ -19,29 +19,29 @@
 namespace mdops {
 
 constexpr int kOrderBlock = 1024;
-constexpr int kAtomThreads = 256;  // at most, where a warp works on an atom
+constexpr int kAtomThreads = 256;  // at most, with a warp an atom
 
 // The warps that work on an atom: one,
 struct OneWarp {
   static constexpr bool kAlone = true;
   static constexpr int rank = 0, size = 1;
 };
-// or, where atoms are few, several side by side in a block.
+// or, for few atoms, several in a block.
 struct Team {
   static constexpr bool kAlone = false;
-  int rank, size;  // this warp's number among them, and how many they are
+  int rank, size;  // this warp's number, and the number of warps
   int number;      // of the team in its block
 
   explicit __device__ Team(int warps)
       : rank(threadIdx.x / kWarp % warps), size(warps), number(threadIdx.x / kWarp / warps) {}
 
-  // Waits for the others, and sees what they have written.
+  // Waits for the others, whose writes are then visible.
   __device__ __forceinline__ void sync() const { sync_threads(number + 1, kWarp * size); }
   __device__ __forceinline__ int thread() const { return kWarp * rank + lane_index(); }
   __device__ __forceinline__ int threads() const { return kWarp * size; }
 };
 
-// Marks the system of atom i; an atom of none is answered alone.
+// Marks the system of atom i, if it has a valid one.
 __device__ __forceinline__ void fail_system_of(const StepArgs& p, int i) {
   const int system = p.batch[i];
   if (system >= 0 && system < p.systems) p.failed[system] = 1;
@@ -51,14 +51,13 @@ __device__ __forceinline__ bool is_real(const StepArgs& p, int type) {
   return type >= 0 && type < p.ntypes;
 }
 
-// For the lane that has written an atom's nearest distance: lists the atom, if it has a near neighbour or
-// NaN.
+// For the lane that wrote an atom's nearest distance: lists the atom if that is near or NaN.
 __device__ __forceinline__ void list_near(const StepArgs& p, int i) {
   if (!p.near.c || p.nearest[i] >= p.near.far) return;
   p.near.atoms[p.first_row + atomicAdd(p.near.counts + p.first_row / p.net.rows, 1)] = i;
 }
 
-// Clears what is summed, copies the positions, and counts this block's atoms of each type.
+// Clears the sums, copies the positions, and counts this block's atoms of each type.
 __device__ __forceinline__ void begin_block(const StepArgs& p, int32_t* type_count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   for (int t = threadIdx.x; t < p.ntypes; t += blockDim.x) type_count[t] = 0;
@@ -89,8 +88,8 @@ static __global__ void __launch_bounds__(kOrderBlock) begin_kernel(StepArgs p) {
     p.type_counts[blockIdx.x * p.ntypes + t] = shared_counts[t];
 }
 
-// Puts every atom into its row, in the order of the atoms within a type, and answers the virtual ones. One
-// block alone, of as many warps as it has atoms for, does what `begin_kernel` does, too.
+// Puts every atom into its row, in the order of the atoms within a type, and writes the results of virtual
+// ones. A single block, with as many warps as its atoms need, does the work of `begin_kernel`, too.
 static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
   follow_kernels();
   MDOPS_STAGE(order);
@@ -155,7 +154,7 @@ static __global__ void __launch_bounds__(kOrderBlock) order_kernel(StepArgs p) {
   }
 }
 
-// The sums as numbers.
+// Converts the sums to reals.
 static __global__ void end_kernel(StepArgs p) {
   follow_kernels();
   MDOPS_STAGE(sums);

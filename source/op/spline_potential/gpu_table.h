@@ -1,4 +1,4 @@
-// The inference step on a GPU as a table: how a library that is rebuilt for one model answers the op.
+// The inference step on a GPU as a table: how a library rebuilt for one model runs the op.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@
 
 namespace mdops {
 
-// What passes between libraries has one layout in all of them, those rebuilt for a model included.
+// What passes between libraries has the same layout in all, also in those rebuilt for a model.
 static_assert(std::is_trivially_copyable_v<StepArgs> && sizeof(StepArgs) == 608);
 
 // Where a call runs, and the op's name in its errors.
@@ -21,7 +21,7 @@ struct GpuPlace {
   cudaStream_t stream;
 };
 
-// Why a call cannot be; it goes back as text, for no exception crosses the libraries.
+// Why a call is refused; returned as text, as no exception crosses the libraries.
 struct CallError {
   char text[1000];
 };
@@ -32,13 +32,13 @@ struct StepTable : KernelTable {
     return table.size == sizeof(StepTable) && std::strcmp(table.family, kFamily) == 0;
   }
 
-  // What it was built for; ntypes, basis and extra may be kAnySize.
+  // The sizes it was built for; ntypes, basis and extra may be kAnySize.
   int64_t arguments;  // bytes
   int32_t capability, parts, ntypes, basis, extra, width, axis, plain, gated, activation, layers;
   int32_t neurons[GpuNetShape::kMostLayers], residual[GpuNetShape::kMostLayers];
   float threshold;
 
-  // Memory that a call needs, -1 if it is refused; and the call, whose result is 0 unless it is refused.
+  // Memory for a call, -1 if it is refused; and the call, whose result is 0 unless refused.
   int64_t (*bytes)(const GpuPlace& place, const StepArgs& args, CallError* why);
   int (*run)(const GpuPlace& place, const StepArgs& args, void* memory, CallError* why);
 

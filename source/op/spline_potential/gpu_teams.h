@@ -28,7 +28,7 @@ struct TeamMemory {
   float4* part;     // [table_width]: of T, [4][table_width] numbers
   int32_t* kept;    // [2]: pairs of this round of the list and of the last one
   float* nearest;   // of the warp's share
-  int32_t* good;    // whether that can be
+  int32_t* good;    // whether it is valid
   int32_t* within;  // [ntypes]: the first warp's are of all
 
   static MDOPS_HD int bytes(const StepArgs& p) {
@@ -96,13 +96,13 @@ struct ListRuns {
   }
 };
 
-// A lane's word of so many.
+// A lane's word among `words`.
 __device__ __forceinline__ uint32_t word_of(const uint32_t* touched, int words) {
   return lane_index() < words ? touched[lane_index()] : 0;
 }
 
-// As `list_rows`, by fewer steps that wait for each other, and more exchanges between lanes, of which many
-// atoms would have too many. `first`: the lane's of the first words.
+// As `list_rows`, with fewer dependent steps and more exchanges between lanes, which would be too many for
+// many atoms. `first`: the lane's of the first words.
 __device__ __forceinline__ int list_rows_soon(const uint32_t* touched, int words, int16_t* rows,
                                               uint32_t first) {
   const int lane = lane_index();
@@ -128,7 +128,7 @@ __device__ __forceinline__ int list_rows_soon(const uint32_t* touched, int words
   return count;
 }
 
-// Where an atom is, as a `Centre` that waits for nothing but the op's input; in system -1 there is no cell.
+// An atom's position, as a `Centre` that waits only for the op's input; in system -1 there is no cell.
 struct TeamCentre {
   Place here;
   double cell[9];
@@ -149,8 +149,8 @@ struct TeamCentre {
   }
 };
 
-// The warp's share of what `atom_moments` does; false for a list that cannot be. `counted`: the lane's of the
-// first types' counts.
+// The warp's share of `atom_moments`; false for an invalid list. `counted`: the lane's of the first types'
+// counts.
 template <bool Gated>
 __device__ __forceinline__ bool share_moments(const StepArgs& p, int i, int type, const TeamCentre& centre,
                                               int counted, float4* pairs,
@@ -203,13 +203,13 @@ __device__ __forceinline__ bool share_moments(const StepArgs& p, int i, int type
   return __all_sync(kAllLanes, good);
 }
 
-// From an atom's list to T in the first warp's `part`. Whether the list and the atom's place can be.
+// Computes T from an atom's list, in the first warp's `part`. Returns whether list and place are valid.
 template <bool Gated>
 __device__ __forceinline__ bool team_t(const StepArgs& p, int i, int64_t place,
                                        const TeamMemories<TeamMemory>& memories) {
   const Team& team = memories.team;
   const int lane = lane_index(), type = p.types[i], system = p.batch[i];
-  // Asked for before the team waits.
+  // Loaded before the team waits.
   const bool inside = system >= 0 && system < p.systems;
   const int counted = lane < p.ntypes ? p.counts[static_cast<int64_t>(i) * p.ntypes + lane] : 0;
   const TeamCentre centre(p, i, inside ? system : -1);
@@ -258,8 +258,7 @@ __device__ __forceinline__ bool team_t(const StepArgs& p, int i, int64_t place,
   return good;
 }
 
-// The columns of T that D takes twice, in this warp's memory, and the bound that this lane knows of D's
-// numbers.
+// Copies the columns of T that D reads twice to this warp's memory. Returns this lane's bound of D's numbers.
 __device__ __forceinline__ float narrow_columns(const StepArgs& p, const float* t, float4* narrow) {
   float bound = 0;
   for (int k = lane_index(); k < p.table_width; k += kWarp) {
@@ -276,8 +275,8 @@ __device__ __forceinline__ int typed_atom(const StepArgs& p, int64_t place) {
   return place < p.atoms && is_real(p, p.types[place]) ? static_cast<int>(place) : -1;
 }
 
-// `by_atom` waits for the order of the atoms only before D, which its kernel has no part in till then: it was
-// begun by that of the order, when all that came before was done.
+// `by_atom` waits for the order of the atoms only before D, the first part that needs it: the ordering kernel
+// launched this one after all earlier work was done.
 template <bool Gated>
 __global__ void __launch_bounds__(kTeamWarps* kWarp, 1) team_moments_kernel(StepArgs p, int warps) {
   if (!p.by_atom) follow_kernels();
@@ -308,7 +307,7 @@ __global__ void __launch_bounds__(kTeamWarps* kWarp, 1) team_moments_kernel(Step
   if (team.rank == team.size - 1) write_extra(p, i, features.count(), out);
 }
 
-// What `atom_forces` does. The first warp keeps the virial, the last one writes the energy.
+// The work of `atom_forces`. The first warp has the virial, the last one writes the energy.
 template <bool Gated, bool Virials>
 __device__ __forceinline__ void team_forces(const StepArgs& p, int64_t place, int64_t row, int i, int type,
                                             uint32_t touched, const TeamMemories<ForceMemory>& memories) {
@@ -357,7 +356,7 @@ __global__ void __launch_bounds__(kTeamWarps* kWarp, 1) team_forces_kernel(StepA
   int type = -1, system = -1;
   int64_t row = place;
   uint32_t touched = 0;
-  if (atom >= 0) {  // side by side
+  if (atom >= 0) {  // in parallel
     type = p.types[atom], system = p.batch[atom];
     touched = word_of(p.touched + place * p.words(), p.words());
     if (p.by_atom) row = p.atom_row[atom];

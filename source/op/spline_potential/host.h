@@ -1,4 +1,4 @@
-// What the ops over whole models share on the CPU: arguments from tensors, and tensors of results.
+// What the ops over whole models share on the CPU: arguments from tensors, and results as tensors.
 #pragma once
 
 #include "spline_potential/cpu_loops.h"

@@ -135,14 +135,14 @@ inline void read_descriptor(const Op& op, const Tensor& counts, const Tensor& me
   in.grading = grading;
 }
 
-// Refuses indices that are not there.
+// Refuses invalid indices.
 inline void check_atoms(const Op& op, const PotentialInputs& in) {
   check_range(op, "batch", in.batch, 0, in.systems);
   check_range(op, "types", in.types, -1, in.ntypes);
   check_counts(op, data_of(in.counts), in.counts.size(0), in.counts.size(1), in.neighbors.size(1));
 }
 
-// What a step has besides its layers' shapes.
+// A step's inputs without its layers' shapes.
 struct StepChoice {
   int64_t activation = static_cast<int64_t>(Activation::tanh);
   double threshold = 0;
@@ -184,7 +184,7 @@ PotentialInputs take_step(In& in, const Tensor& positions, const Tensor& cell, c
   return a;
 }
 
-// What the inputs say, for kernels. `positions` has the device's layout.
+// The inputs in the form for kernels. `positions` has the device's layout.
 template <class T, class Size>
 void fill(const PotentialInputs& in, const double* positions, StepInputs<T, Size>& args) {
   args.positions = positions;
@@ -212,7 +212,7 @@ void fill(const PotentialInputs& in, const double* positions, StepInputs<T, Size
   args.grid = in.grid_as<T>();
 }
 
-// Refuses `nets` of another size than the kernels that run read.
+// Refuses `nets` of another size than the running kernels read.
 inline void check_packed(const Op& op, const Tensor& nets, int64_t size) {
   if (nets.size(1) != size)
     fail(op, "argument `nets` was packed for a net of another shape, or another device or instruction set");

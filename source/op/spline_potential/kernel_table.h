@@ -16,14 +16,14 @@ struct PotentialKernels {
                     int64_t count, T* scratch, PotentialResults<T>& out);
 };
 
-// What passes between libraries has one layout in all of them, those rebuilt for a model included.
+// What passes between libraries has the same layout in all, also in those rebuilt for a model.
 static_assert(std::is_trivially_copyable_v<PotentialArgs<float>> && sizeof(PotentialArgs<float>) == 560 &&
               std::is_trivially_copyable_v<PotentialArgs<double>> && sizeof(PotentialArgs<double>) == 592);
 static_assert(sizeof(NetWeights<float>) == sizeof(NetWeights<double>) && sizeof(NetWeights<float>) == 728);
 static_assert(sizeof(PotentialResults<float>) == sizeof(PotentialResults<double>) &&
               sizeof(PotentialResults<float>) == 152);
 
-// The number of further inputs that this library was built for.
+// The number of further inputs of this library.
 #ifdef MDOPS_MODEL_EXTRA
 constexpr int32_t kModelExtra = MDOPS_MODEL_EXTRA;
 #else
@@ -36,14 +36,14 @@ struct PotentialTable : KernelTable {
     return table.size == sizeof(PotentialTable) && std::strcmp(table.family, kFamily) == 0;
   }
 
-  // What it was built for.
+  // The sizes it was built for.
   int64_t arguments, weights, results;  // bytes
   int32_t width, axis, plain, gated, parts;
   int32_t extra;  // or kAnySize
   int32_t activation, layers, neurons[kMaxHidden], residual[kMaxHidden];
   double threshold;
 
-  PotentialKernels<float> of_float;  // null where the model computes in the other
+  PotentialKernels<float> of_float;  // null if the model computes in the other
   PotentialKernels<double> of_double;
 
   template <class T>

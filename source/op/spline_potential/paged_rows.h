@@ -1,4 +1,4 @@
-// Rows of numbers, one an atom or a system, that a thread adds to, in pages: there are those that it came to.
+// Rows of numbers, one an atom or a system, to which a thread adds, in pages: it has those that it used.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace mdops {
 
-// What kernels see. A page is zero when it is first asked for.
+// For the kernels. A page is zero when it is first used.
 template <class T>
 struct PagedRows {
   static constexpr int kPageBits = 7;
@@ -15,7 +15,7 @@ struct PagedRows {
 
   int64_t stride = 0;               // numbers of a row
   const int32_t* places = nullptr;  // of the rows (spatial_order.h); null: in the order of their numbers
-  T** pages = nullptr;  // null where there is none yet; itself null where the rows are not asked for
+  T** pages = nullptr;              // null: no page yet; itself null if the rows are not wanted
   void* owner = nullptr;
   T* (*make)(void* owner, int64_t page) = nullptr;
 

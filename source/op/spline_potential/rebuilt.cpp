@@ -1,5 +1,5 @@
-// The kernels of the inference step for one model and this machine, as a library of their own: what mdops.jit
-// compiles, with the model's sizes (gemm/net.h) and MDOPS_ISA as for the prebuilt ones.
+// The kernels of the inference step for one model and this machine, as a library of their own: mdops.jit
+// compiles it, with the model's sizes (gemm/net.h) and MDOPS_ISA as for the prebuilt ones.
 #include "spline_potential/cpu_kernel.cpp"
 #include "spline_potential/kernel_table.h"
 

@@ -1,5 +1,5 @@
-// The kernels of the inference step for one model and one chip, as a library of their own: what mdops.jit
-// compiles.
+// The kernels of the inference step for one model and one chip, as a library of their own: mdops.jit compiles
+// it.
 #include "gemm/gpu_net.h"
 #include "spline_potential/gpu_run.h"
 #include "spline_potential/gpu_table.h"

@@ -1,4 +1,4 @@
-// A model's sizes, checked, for whoever calls its kernels. Nothing here knows PyTorch.
+// A model's sizes, checked, for all callers of its kernels. Without PyTorch.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@
 
 namespace mdops {
 
-constexpr int64_t kMostRows = 32000;      // of spline functions: their numbers stand in 16 bits
+constexpr int64_t kMostRows = 32000;      // of spline functions, to fit 16 bits
 constexpr int64_t kMostNumbers = 100000;  // of a width, of a layer's neurons, of extra inputs
 
-// Why no kernel takes a net of this shape, or so many spline functions; empty if some do.
+// Why no kernel supports a net of this shape, or this many spline functions; empty if some do.
 inline std::string shape_refusal(int64_t width, int64_t axis, const std::vector<int64_t>& neurons,
                                  int64_t extra) {
   if (width < 1 || axis < 0 || axis > width || axis > 255 || width > kMostNumbers)

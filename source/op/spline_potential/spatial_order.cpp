@@ -15,8 +15,7 @@ constexpr int64_t kFew = 1024;  // atoms of a system that keep the order of thei
 constexpr int64_t kAtomsOfBox = 64;
 constexpr int kMostHalvings = 24;
 
-// A system's space, halved again and again across its longest side. The halves of a box have numbers one
-// after the other.
+// A system's space, repeatedly halved across its longest side. The halves of a box have consecutive numbers.
 class Boxes {
  public:
   int64_t first = 0;  // number of the first box
@@ -26,7 +25,7 @@ class Boxes {
   }
   int64_t count() const { return int64_t{1} << halvings_; }
 
-  // Whether the cell has a volume: its vectors are the space then.
+  // Whether the cell has a volume: then its vectors span the space.
   bool take_cell(const double* h) {
     double normals[3][3], side[3];
     for (int a = 0; a < 3; ++a) {
@@ -46,7 +45,7 @@ class Boxes {
     return true;
   }
 
-  // The space between most of some atoms: one may be far away. `some`: of each axis their coordinates.
+  // The space of most of some atoms, as one may be far away. `some`: their coordinates along each axis.
   void take_range(std::vector<double> (&some)[3]) {
     double side[3];
     for (int a = 0; a < 3; ++a) {
@@ -60,7 +59,7 @@ class Boxes {
     halve(side);
   }
 
-  // The box of an atom; one beyond the space is in the nearest.
+  // The box of an atom; outside the space, the nearest box.
   int64_t box_of(const double* x) const {
     double u[3];
     for (int a = 0; a < 3; ++a) {
@@ -91,8 +90,8 @@ class Boxes {
   double scale_[3][3] = {}, offset_[3] = {};
 };
 
-// Whether threads that take runs of atoms by their numbers add to more pages, in all, than kMostCopies of all
-// rows have. A part of the atoms shows it.
+// Whether threads with consecutive runs of atoms add, in all, to more pages than kMostCopies copies of all
+// rows have. Estimated from a part of the atoms.
 bool is_scattered(const AtomsToOrder& of, int64_t threads) {
   constexpr int64_t kPage = PagedRows<double>::kPage, kMostCopies = 4, kEvery = 16;
   const int64_t pages = (of.atoms + kPage - 1) / kPage;

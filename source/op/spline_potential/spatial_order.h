@@ -1,4 +1,4 @@
-// Atoms in an order in which those that are near in space are near in the order.
+// An order of atoms in which neighbours in space are near each other.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace mdops {
 
-// The atoms that are ordered, and the neighbours of the first `centers`.
+// The atoms to order, and the neighbours of the first `centers`.
 struct AtomsToOrder {
   const double* positions;  // (N, stride), of which three columns count
   int64_t stride;
@@ -17,10 +17,10 @@ struct AtomsToOrder {
   int64_t atoms, systems, list_width, ntypes, centers;
 };
 
-// A thread that takes a run of atoms of this order has the run and what is around it as neighbours, so that
-// it adds to few pages of rows (paged_rows.h), however the atoms are numbered. Where their numbers do as well
-// for so many threads, the order is theirs. Systems stand one after the other, and atoms of one whose cell
-// has a volume are wrapped into it.
+// The neighbours of a run of atoms in this order are the run and its surroundings, so that its thread adds to
+// few pages of rows (paged_rows.h), however the atoms are numbered. If their numbers do as well for this many
+// threads, the order is theirs. Systems follow each other, and atoms of one whose cell has a volume are
+// wrapped into it.
 class SpatialOrder {
  public:
   SpatialOrder(const AtomsToOrder& of, int64_t threads);
@@ -28,7 +28,7 @@ class SpatialOrder {
   // The atoms below `end`, in this order.
   std::vector<int32_t> atoms_below(int64_t end) const;
 
-  // The place of each atom, and the atom at each place; null where the order is that of their numbers.
+  // The place of each atom, and the atom at each place; null if they are in the order of their numbers.
   const int32_t* places() const { return places_.empty() ? nullptr : places_.data(); }
   const int32_t* atoms() const { return atoms_.empty() ? nullptr : atoms_.data(); }
 

@@ -12,8 +12,8 @@
 
 namespace mdops {
 
-// Atoms at once on the CPU, whole vectors of any instruction set; with products by bfloat16 units, which are
-// so quick that reading the weights is what takes time, twice as many.
+// Atoms at once on the CPU, whole vectors of any instruction set; twice as many with products by bfloat16
+// units, which are so fast that reading the weights takes the time.
 constexpr int kBlock = 64;
 constexpr int kTablePad = 16;  // rows of the tables are padded to whole vectors of any instruction set
 
@@ -40,10 +40,10 @@ struct NetWeights {
   const T*
       head;  // (head_rows, neurons[0]): those of the features (k, l), l <= k < axis, the two equal ones added
   DenseLayer<T> layer[kMaxLayers];  // the last one is the output layer
-  Bf16Net bf16;                     // its `units` null: not asked for
+  Bf16Net bf16;                     // its `units` null: not wanted
 };
 
-// What kernels of the CPU take.
+// The arguments of kernels of the CPU.
 template <class T>
 struct PotentialArgs : StepInputs<T, int64_t> {
   int block = kBlock;  // atoms at once
@@ -62,8 +62,8 @@ struct PotentialResults {
   PagedRows<T> atom_virial;  // (N, 3, 3), this thread's own, added to: a pair's on the neighbour
 };
 
-// Calls work(from, to) for the blocks of `count` atoms: of one size, as a short last one would read all
-// weights for a few atoms, in whole vectors of most instruction sets.
+// Calls work(from, to) for the blocks of `count` atoms. They have one size, whole vectors of most instruction
+// sets, as a short last one would read all weights for a few atoms.
 template <class Work>
 inline void each_block(int64_t count, int64_t block, const Work& work) {
   const int64_t blocks = (count + block - 1) / block;

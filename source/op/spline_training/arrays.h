@@ -1,4 +1,4 @@
-// The memory of a training step: for every block of atoms what its passes leave for others, an atom a lane.
+// The memory of a training step: what passes over a block of atoms leave for later ones, an atom a lane.
 #pragma once
 
 #include "gemm/training.h"

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kHeader = 16;  // elements of `saved` before the nets' heads; the first one: threads
 
-// Which atoms each thread works on, in which lanes of memory.
+// The atoms of each thread, and the lanes of memory for them.
 struct Plan {
   Order order;
   int64_t threads, lanes = 0;
@@ -48,7 +48,7 @@ int64_t tensors_of_net(const FittingShape& net) {
   return kOfLayer * net.layers + 2;
 }
 
-// Each net, for heads that stand in `saved`.
+// Each net, for heads in `saved`.
 template <class T>
 std::vector<NetWeights<T>> nets_of(const PotentialInputs& in, const Saved<T>& at, const T* saved) {
   std::vector<NetWeights<T>> nets(in.net_count);
@@ -98,7 +98,7 @@ Tensor forward(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& 
   return saved;
 }
 
-// The loss' gradients of the results in the form that the kernels read.
+// The loss' gradients of the results in the kernels' form.
 template <class T>
 struct GivenGradients {
   std::vector<T> forces, virial;
@@ -111,7 +111,7 @@ struct GivenGradients {
   }
 };
 
-// Adds up what each thread has of `count` numbers from `from` on.
+// Adds up `count` numbers of each thread from `from` on.
 template <class T>
 void sum_parts(const std::vector<std::vector<T>>& parts, int64_t from, int64_t count, T* to) {
   std::copy_n(parts[0].data() + from, count, to);
@@ -148,7 +148,7 @@ struct NetGradients {
     sum(at.out_bias, 1, net.layers, 1);
   }
 
-  // Of the matrices of a net that no atom has.
+  // For the matrices of a net without atoms.
   void clear_matrices(const FittingShape& net, int64_t index) {
     for (int n = 0; n < net.layers; ++n) {
       Tensor& matrix = tensors[index * tensors_of_net(net) + kOfLayer * n];

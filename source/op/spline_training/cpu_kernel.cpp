@@ -38,7 +38,7 @@ struct Scratch {
   int64_t size() const { return arena.used / static_cast<int64_t>(sizeof(T)) + 1; }
 };
 
-// A block on its way through either pass.
+// A block in either pass.
 template <class T>
 struct Work {
   const PotentialArgs<T>& args;
@@ -129,7 +129,7 @@ void pair_tangents(const PotentialArgs<T>& args, const TrainingGradients<T>& giv
   }
 }
 
-// A and its tangent for atom a, kept in the active rows; the tangent of T. Returns what `gather` does.
+// A and its tangent for atom a, stored for the active rows; the tangent of T. Returns the result of `gather`.
 template <class T>
 bool tangents(const Work<T>& w, const TrainingGradients<T>& given, int64_t a) {
   const PotentialArgs<T>& args = w.args;
@@ -205,7 +205,7 @@ void backward(const Work<T>& w, const TrainingGradients<T>& given, TrainingShare
     add_table_gradient(w, a, share.tables + w.type(a) * w.s.atoms.moment_rows * w.args.table_width);
 }
 
-// The rows of the first matrix that belong to a group of features, both of those that are equal.
+// The rows of the first matrix for a group of features, both of equal ones.
 template <class T>
 void feature_unit(const WeightSums<T, TrainingBlock>& sums, const TrainingArrays<T>& r,
                   const FittingShape& net, const Group& group, T* weight) {

@@ -27,7 +27,7 @@ struct TrainingGradients {
   const T* virial;       // (S, 3, 3)
 };
 
-// What one thread adds up in the backward pass.
+// One thread's sums in the backward pass.
 template <class T>
 struct TrainingShare {
   T* tables;         // (ntypes, moment_rows, table_width)
@@ -42,7 +42,7 @@ struct TrainingMemory {
   T *saved, *work;  // from the forward pass on; in the backward pass
 };
 
-// Elements of what a forward pass saves, of what a backward pass needs beside it, of one thread's memory.
+// Elements saved by a forward pass, of a backward pass' other memory, and of one thread's memory.
 MDOPS_DECLARE_KERNELS(int64_t saved_size(const PotentialArgs<T>& args, int64_t lanes))
 MDOPS_DECLARE_KERNELS(int64_t work_size(const PotentialArgs<T>& args, int64_t lanes))
 MDOPS_DECLARE_KERNELS(int64_t training_scratch_size(const PotentialArgs<T>& args))
@@ -56,7 +56,7 @@ MDOPS_DECLARE_KERNELS(void train_backward(const PotentialArgs<T>& args, const Ne
                                           const TrainingBlock& block, const int32_t* ids,
                                           const TrainingGradients<T>& given, const TrainingMemory<T>& memory,
                                           T* scratch, TrainingShare<T>& share))
-// The units of a net's matrices, and one of them, from all of a net's blocks, into its layers' matrices.
+// The number of units of a net's matrices; and one of them, summed over the net's blocks, for its layers.
 MDOPS_DECLARE_KERNELS(int64_t weight_units(const FittingShape& net, T))
 MDOPS_DECLARE_KERNELS(void weight_gradient(const PotentialArgs<T>& args, int64_t unit,
                                            const TrainingBlock* blocks, int64_t count,

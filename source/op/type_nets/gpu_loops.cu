@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRowThreads = 256;
 
-// What orders the atoms of a step (spline_potential/gpu_step.h) orders these.
+// The kernels that order a step's atoms (spline_potential/gpu_step.h).
 StepArgs order_args(const Gpu& gpu, int64_t atoms, int ntypes) {
   StepArgs p{};
   p.atoms = gpu.int32_of("atoms", atoms), p.ntypes = ntypes, p.nets = ntypes, p.systems = 1;
@@ -29,7 +29,7 @@ void divide(Workspace& space, StepArgs& p) {
   p.within = space.take<int32_t>(static_cast<int64_t>(p.atoms) * p.ntypes);
 }
 
-// Which net each row is of.
+// The net of each row.
 __global__ void __launch_bounds__(kRowThreads)
     nets_kernel(const int32_t* tile_type, int nets, int64_t count, int32_t* index, int32_t* net) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
@@ -97,7 +97,7 @@ class Call {
       const MlpDeltas<T> v{by_y,    nullptr, slope_[n], nullptr, nullptr,
                            nullptr, nullptr, delta,     nullptr, nullptr};
       launch(mlp_delta_kernel<T>, rows_.rows * shape.neurons[n], layer(n), v);
-      // The values of layer n - 1 are done with.
+      // The values of layer n - 1 are no longer needed.
       T* const to = n ? y_[n - 1] : grad;
       product(n, delta, to, true);
       const int64_t numbers = rows_.rows * inputs(n);
@@ -107,7 +107,7 @@ class Call {
   }
 
  private:
-  static constexpr bool kByCores = std::is_same_v<T, double>;  // the tensor cores'
+  static constexpr bool kByCores = std::is_same_v<T, double>;  // by tensor cores
 
   int inputs(int n) const { return n ? nets_.shape.neurons[n - 1] : nets_.inputs; }
 

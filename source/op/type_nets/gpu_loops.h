@@ -1,7 +1,6 @@
-// Nets of types for rows of atoms on a GPU, in float32 or float64, any layer adding its input: their outputs
-// are energies, with the gradient of their weighted sum by the rows. Products are those of gemm_fp64, or
-// of moment_product in float32, where models have faster nets (gemm/gpu_run.h), whose first layer adds
-// nothing.
+// Nets of types for rows of atoms on a GPU, in float32 or float64; any layer may add its input. Their outputs
+// are energies, with the gradient of their weighted sum by the rows. Products are those of gemm_fp64, or of
+// moment_product in float32. Models have faster nets there (gemm/gpu_run.h), whose first layer adds nothing.
 #pragma once
 
 #include "common/gpu.h"
@@ -17,14 +16,14 @@ struct TypeRows {
   const int32_t* tile_type = nullptr;  // (rows / kTypeTile,): -1 where there are no atoms
 };
 
-// The rows of atoms with these types, -1 for those that have none; `memory` of the GPU, as many bytes as
-// `type_rows_bytes` says, holds them.
+// The rows of atoms with these types, -1 for those without; `memory` of the GPU, with type_rows_bytes()
+// bytes, holds them.
 int64_t type_rows_bytes(const Gpu& gpu, int64_t atoms, int ntypes);
 TypeRows run_type_rows(const Gpu& gpu, const double* positions, const int32_t* types, const int32_t* systems,
                        int64_t atoms, int ntypes, void* memory);
 
-// A layer of all nets: weight (nets, inputs, outputs), the same transposed for float32 (null in float64),
-// bias and timestep (nets, outputs), which the output layer has not.
+// A layer of all nets: weight (nets, inputs, outputs), its transpose for float32 (null in float64), bias and
+// timestep (nets, outputs; none in the output layer).
 template <class T>
 struct TypeNetLayer {
   const T *weight, *transposed, *bias, *timestep;
@@ -39,7 +38,7 @@ struct TypeNets {
 };
 
 // Energies (atoms,), with `shift`, of the rows x (rows, inputs); and the gradients (rows, inputs) of the sum
-// of weight[i] e_i; rows of no atom say nothing. `weight` null: 1.
+// of weight[i] e_i; rows without an atom are undefined. `weight` null: 1.
 template <class T>
 int64_t type_nets_bytes(const TypeNets<T>& nets, const TypeRows& rows);
 template <class T>
