@@ -1,4 +1,4 @@
-// What a file has of models of several descriptors, of several models, and of pair tables.
+// The data in a file of models of several descriptors, of several models, and of pair tables.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace mdops::core {
 
-// A standard model: its descriptors of sums, and the nets, which take further features from others.
+// A standard model: its descriptors of sums, and the nets, which also read other descriptors' features.
 template <class T>
 struct StandardWeights {
   std::vector<std::unique_ptr<DescriptorWeights<T>>> sums;
@@ -29,7 +29,7 @@ struct StandardWeights {
   StandardWeights(const File& file, const Json& about, const std::string& prefix,
                   const std::string& precision, int64_t ntypes, int64_t extra_features);
 
-  // The layers of a net, the output layer last, whose first takes all features in DeePMD-kit's order; `first`
+  // The layers of a net, the output layer last. The first takes all features in DeePMD-kit's order; `first`
   // gets its weights.
   std::vector<DenseLayer<T>> layers(int net, std::vector<T>& first) const;
 };
@@ -43,7 +43,7 @@ struct TableData {
   TableData(const File& file, const Json& about, const std::string& prefix, int64_t ntypes);
 };
 
-// The whole, but for its members.
+// The whole, without its members.
 struct CombinedData {
   double cutoff, shortest, closest;  // A; closest: nearer atoms have no energy
   std::vector<double> bias;
@@ -56,15 +56,15 @@ struct CombinedData {
   NearArgs near{};
 
   CombinedData(const File& file, const Json& about, const std::string& precision, int64_t ntypes);
-  // Of one model alone.
+  // For one model alone.
   CombinedData(double cutoff, double shortest, int64_t ntypes);
 };
 
-// Which parameters a model takes whose members take these, the same where they take any; null: none.
+// The parameters of a model with these members: theirs, which must be the same if present; null: none.
 const Parameters& common_parameters(const std::vector<const Parameters*>& members);
 
-// The members of a model, make(about, prefix, whether it is a table) each; what they take of frames and
-// atoms.
+// The members of a model, from make(about, prefix, whether it is a table); returns their frame and atomic
+// parameters.
 template <class Part, class Make>
 std::array<const Parameters*, 2> read_members(const Json& about, const Make& make,
                                               std::vector<std::unique_ptr<Part>>& parts) {
@@ -77,7 +77,7 @@ std::array<const Parameters*, 2> read_members(const Json& about, const Make& mak
   return {&common_parameters(parameters[0]), &common_parameters(parameters[1])};
 }
 
-// The atoms of a call, on the CPU or a GPU, as the kernels of pair tables read them.
+// The atoms of a call, on the CPU or a GPU, for the kernels of pair tables.
 template <class Call>
 ListArgs list_of(const Call& call, int ntypes) {
   ListArgs list{};

@@ -14,7 +14,7 @@ namespace mdops::core {
 
 namespace {
 
-// What a part says.
+// The results of a part.
 struct Answer {
   std::vector<double> energy, forces, atom_virial, nearest;
   std::vector<int32_t> within;  // (centers, counts of the part's), and of its other descriptors
@@ -35,7 +35,7 @@ struct Answer {
 class Part {
  public:
   virtual ~Part() = default;
-  // With weights of the atoms, or null: energies without them, the rest of the sum of weighted energies.
+  // With weights of the atoms, or null: energies without them; the other results of the weighted energies.
   virtual void run(const Atoms& atoms, const double* weight, bool of_atoms, Answer& answer) = 0;
   virtual int64_t counts() const = 0;  // of `within`, of an atom
   virtual int64_t extra_counts() const { return 0; }
@@ -47,7 +47,7 @@ class Part {
   std::vector<Limit> limits_, extra_limits_;
 };
 
-// Those of angles and with layers of attention that a standard model has.
+// The angle and attention descriptors of a standard model.
 template <class T>
 ExtraDescriptors<T> read_extra_descriptors(const File& file, const Json& about, const std::string& prefix,
                                            const std::string& precision, int64_t ntypes) {
@@ -102,7 +102,7 @@ class StandardPart : public Part {
       args.batch = atoms.systems, args.types = atoms.types;
       args.neighbors = atoms.rows.neighbors.data(), args.images = atoms.rows.images.data();
       args.counts = atoms.rows.counts.data(), args.list_width = atoms.rows.width;
-      // Of type 0, where that matters.
+      // Padding of type 0, if needed.
       args.places.padding = p < own_.sums.size() && own_.sums[p]->mixed ? atoms.systems : nullptr;
       args.extra = extra_.data(), args.atoms = atoms.all;
     }
@@ -127,7 +127,7 @@ class StandardPart : public Part {
   std::vector<T> extra_, grad_extra_, nearest_;
 };
 
-// A pair table, alone or as what a blend has near atoms.
+// A pair table, alone or for near atoms in a blend.
 class TablePart : public Part {
  public:
   TablePart(const File& file, const Json& about, const std::string& prefix, int64_t ntypes)
@@ -147,7 +147,7 @@ class TablePart : public Part {
     for (int64_t i = 0; i < atoms.centers; ++i) answer.energy[i] += bias(atoms.types[i]);
   }
 
-  // From another model's sums the blend's, with the atoms' weights of the table.
+  // Makes another model's sums the blend's, with the atoms' weights of the table.
   void blend(const Atoms& atoms, const double* weight, const NearArgs& near, const BlendedSums& sums) {
     for (int64_t i = 0; i < atoms.centers; ++i) sums.energy[i] -= bias(atoms.types[i]);
     blend_step("compute", list_of(atoms, ntypes_), own_.table, near, weight, atoms.centers, sums);
@@ -227,7 +227,7 @@ class CombinedModel : public CpuBase {
     std::vector<int32_t> within(atoms.centers * ntypes(), 0);
     const NearReport report{within.data(), closest.data()};
     near_step("compute", list, whole_.near, atoms.centers, near.data(), report);
-    if (table_->cutoff() != whole_.near.cutoff) {  // the table reports of the atoms that it looks at
+    if (table_->cutoff() != whole_.near.cutoff) {  // the table reports on the atoms that it reads
       NearArgs reach = whole_.near;
       reach.cutoff = table_->cutoff();
       std::fill(within.begin(), within.end(), 0);
@@ -248,7 +248,7 @@ class CombinedModel : public CpuBase {
                     {energy_.data(), forces_.data(), virial_, of_atoms_ ? atom_virial_.data() : nullptr});
   }
 
-  // What there is to say of a part's neighbours.
+  // The results on a part's neighbours.
   void check_neighbors(const Atoms& atoms, const Part& part, const std::vector<int32_t>& within,
                        const std::vector<double>& nearest, mdops_output& output) {
     for (int64_t i = 0; i < atoms.centers; ++i) {

@@ -1,4 +1,4 @@
-// What models on the CPU have in common: threads, and neighbours that are searched for or told.
+// The common parts of models on the CPU: threads, and neighbours from a search or a list.
 #pragma once
 
 #include <memory>

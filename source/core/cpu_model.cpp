@@ -46,7 +46,7 @@ class CpuModel : public CpuBase {
     args.neighbors = atoms.rows.neighbors.data();
     args.images = atoms.rows.images.data();
     args.counts = atoms.rows.counts.data();
-    args.places.padding = sums_.mixed ? atoms.systems : nullptr;  // of type 0, where that matters
+    args.places.padding = sums_.mixed ? atoms.systems : nullptr;  // padding of type 0, if needed
     args.extra = extra_.data();
     args.atoms = atoms.all;
     args.systems = 1;
@@ -108,7 +108,7 @@ class CpuModel : public CpuBase {
   Lines<T> nets_;
   std::vector<double> scale_, shift_;
   std::unique_ptr<bool[]> of_types_;
-  DipoleArgs<T> args_{};  // what of them is the model's
+  DipoleArgs<T> args_{};  // only those of the model
 
   // Of the last call: memory.
   std::vector<int32_t> within_;

@@ -1,4 +1,4 @@
-// What goes wrong in the core, as the code and the message that its caller gets.
+// An error in the core, as the code and the message for its caller.
 #pragma once
 
 #include <stdexcept>
@@ -13,7 +13,7 @@ struct Error : std::runtime_error {
   Error(int status_, const std::string& message) : std::runtime_error(message), status(status_) {}
 };
 
-// What helps where a file has no part for the core.
+// The advice if a file has no part for the core.
 constexpr char kOtherwise[] =
     "or set MDOPS_PYTHON (`mdops lammps` does) to a Python that has mdops, which evaluates any model beside "
     "the "

@@ -87,7 +87,7 @@ AttentionData<T>::AttentionData(const File& file, const Json& about, const std::
   if (!this->mixed || this->sel[0] < 1) damaged("its neighbours have no places of all types");
   for (size_t l = 0; l < found.size(); ++l) {
     const std::string name = "layer." + std::to_string(l) + ".", own = prefix + precision + "." + name;
-    // Version 3 had layers as they are, for both precisions.
+    // Version 3 had unpacked layers, for both precisions.
     layers.push_back(layer_of(file, found[l], file.has(own + "out") ? own : prefix + name, l == 0));
     attention = std::max(attention, layers[l].width);
   }

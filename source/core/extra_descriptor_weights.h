@@ -1,4 +1,4 @@
-// What a file has of descriptors whose features are further inputs of the nets, checked: those of angles
+// The checked data in a file of descriptors whose features are further inputs of the nets: those of angles
 // between neighbours, and DPA-1 with layers of attention.
 #pragma once
 
@@ -14,11 +14,11 @@ namespace mdops::core {
 template <class T>
 struct ExtraDescriptorWeights {
   int ntypes = 0;
-  double reach = 0, shortest = 0;  // the cutoff, and the distance that the splines reach down to, A
+  double reach = 0, shortest = 0;  // the cutoff, and the least distance in the splines, A
   bool mixed = false;              // places are of all types together
   std::vector<int32_t> sel;
   int64_t channels = 0;      // features of neighbours
-  std::vector<T> constants;  // (ntypes, E), which stand behind them
+  std::vector<T> constants;  // (ntypes, E), which follow them
   int64_t constant_count = 0;
   Cutoff<T> cutoff{};
   std::vector<T> std;
@@ -39,7 +39,7 @@ struct AngleData : ExtraDescriptorWeights<T> {
   AngleData(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
             int64_t types);
 
-  // Of `tables`, wherever they are.
+  // Like `tables`, in any memory.
   AngleTables<T> functions(const T* at) const {
     return {at, gated ? at + tables.size() / 2 : nullptr, static_cast<int>(this->channels)};
   }
@@ -48,7 +48,7 @@ struct AngleData : ExtraDescriptorWeights<T> {
 // Rows of neighbours by splines, layers of attention, T^T T_<.
 template <class T>
 struct AttentionData : ExtraDescriptorWeights<T> {
-  // As attention_layer.h has its weights; vectors are empty where those are null.
+  // The layout of attention_layer.h; vectors are empty where that has null.
   struct Layer {
     int64_t width;
     std::vector<T> project, project_bias, out, out_bias, norm, norm_bias, factors;
@@ -71,7 +71,7 @@ struct AttentionData : ExtraDescriptorWeights<T> {
   Layer layer_of(const File& file, const Json& about, const std::string& at, bool first) const;
 };
 
-// The descriptions of a standard model's.
+// The descriptions in a standard model's file.
 const std::vector<Json>& extra_descriptors_of(const Json& about);
 inline std::string extra_prefix(const std::string& prefix, size_t k) {
   return prefix + "other." + std::to_string(k) + ".";

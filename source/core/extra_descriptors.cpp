@@ -94,7 +94,7 @@ class Attention : public ExtraDescriptor<T> {
 
  private:
   struct Layer {
-    std::vector<T> packed[2];  // for the passes forward and backward
+    std::vector<T> packed[2];  // for the forward and backward passes
     AttentionLayerArgs<T> args{};
 
     void set(const AttentionData<T>& of, const typename AttentionData<T>::Layer& layer) {
@@ -183,7 +183,7 @@ class Attention : public ExtraDescriptor<T> {
               of_.ntypes};
     }
 
-    // Which neighbours are rows.
+    // Finds the neighbours that are rows.
     void list(const Block<T>& block, int32_t* within, T* nearest) {
       offsets_.resize(block.atoms + 1), slots_.resize(block.atoms * block.width);
       taken_.resize(block.atoms), counted_.resize(block.atoms), empty_.resize(block.atoms);
@@ -222,7 +222,7 @@ class Attention : public ExtraDescriptor<T> {
               grad,        out};
     }
 
-    // By which T is the mean over places.
+    // The factor that makes T the mean over places.
     T share() const { return T(1) / static_cast<T>(of_.sel[0]); }
 
     // work(args, atom, scratch) for the atoms that have neighbours.
@@ -248,7 +248,7 @@ class Attention : public ExtraDescriptor<T> {
     int64_t rows_ = 0, longest_ = 0;
     std::vector<int32_t> offsets_, slots_, taken_, counted_;
     std::vector<T> empty_, environment_, switches_, directions_, t_;
-    std::vector<std::vector<T>> g_, saved_;  // before each layer and after the last; what each keeps
+    std::vector<std::vector<T>> g_, saved_;  // before each layer and after the last; each one's saved values
     std::vector<T> by_t_, by_environment_, by_switches_, by_directions_, by_g_, below_, of_layer_;
     Scratch<char> memory_;
   };

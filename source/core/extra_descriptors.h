@@ -12,7 +12,7 @@
 
 namespace mdops::core {
 
-// The neighbours of a few atoms, a row each, ordered by type, as the kernels of descriptors read them.
+// The neighbours of a few atoms, a row each, ordered by type, in the layout of descriptors' kernels.
 template <class T>
 struct Block {
   int64_t atoms = 0, width = 0;
@@ -26,9 +26,9 @@ struct Block {
 template <class T>
 class ExtraDescriptor {
  public:
-  // What a thread works with: the features of a block's atoms, with the neighbours within the cutoff (atoms,
-  // ntypes), in the first column where types share places, and the distance of the nearest; and then the
-  // gradients of the pair vectors from that of the features.
+  // A thread's part: the features of a block's atoms, the number of neighbours within the cutoff (atoms,
+  // ntypes; only in the first column if types share places), and the distance of the nearest; and then the
+  // gradients by the pair vectors from that by the features.
   class Worker {
    public:
     virtual ~Worker() = default;
@@ -41,13 +41,13 @@ class ExtraDescriptor {
   virtual const ExtraDescriptorWeights<T>& data() const = 0;
 };
 
-// The one that a file has.
+// The descriptor in a file.
 template <class T>
 std::unique_ptr<ExtraDescriptor<T>> make_extra_descriptor(const File& file, const Json& about,
                                                           const std::string& prefix,
                                                           const std::string& precision, int64_t types);
 
-// All of a model's, in a step.
+// All descriptors of a model, in a step.
 template <class T>
 class ExtraDescriptors : public ComputedInputs<T> {
  public:
@@ -55,10 +55,10 @@ class ExtraDescriptors : public ComputedInputs<T> {
 
   bool empty() const { return descriptors.empty(); }
   int64_t width() const;
-  // The one of the longest cutoff.
+  // That with the longest cutoff.
   int widest() const;
 
-  // For the calls to come: `extra` and its gradient have so many columns, of which these are the first.
+  // For later calls: `extra` and its gradient have `columns` columns; the first are these descriptors'.
   void at(const Atoms& atoms, int64_t columns, T* extra, const T* grad_extra);
   std::vector<int32_t> within;  // (centers, descriptors, ntypes)
   std::vector<T> nearest;       // (centers,), of the widest

@@ -19,7 +19,7 @@ __global__ void scale_kernel(float* numbers, float factor, int64_t count) {
   if (k < count) numbers[k] *= factor;
 }
 
-// Places that no neighbour has.
+// Counts the empty places.
 __global__ void empty_kernel(const int32_t* offsets, int32_t places, int64_t atoms, float* empty) {
   const int64_t i = thread_number();
   if (i < atoms) empty[i] = static_cast<float>(max(0, places - (offsets[i + 1] - offsets[i])));
@@ -130,7 +130,7 @@ class GpuAttention : public GpuExtraDescriptor<float> {
     return {block.displacements, block.counts, block.types, block.atoms, block.width, ntypes_};
   }
 
-  // Which neighbours are rows, and how many there are, for which this waits.
+  // Finds the neighbours that are rows; waits for their number.
   void list(const Gpu& gpu, const GpuBlock<float>& block, int32_t* within, float* nearest) {
     if (block.atoms * block.width > std::numeric_limits<int32_t>::max())
       throw Error(MDOPS_INVALID, "input: atoms with more neighbours than 32 bits count");

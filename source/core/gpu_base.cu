@@ -8,7 +8,7 @@ namespace mdops::core {
 
 namespace {
 
-// Threads to copy with where nobody says how many: more are no faster.
+// The default number of threads to copy with: more are no faster.
 constexpr int kCopyThreads = 4;
 
 int copy_threads(int threads) {
@@ -78,7 +78,7 @@ void GpuBase::compute(const mdops_input& input, mdops_output& output) {
   output.atom = -1;
   check(input);
   on_device([&] {
-    for (Transfer<double>& transfer : back_) transfer.forget();  // what an error has left
+    for (Transfer<double>& transfer : back_) transfer.forget();  // left by an error
     const int64_t all = input.atoms + input.ghosts;
     const double* const positions = places_.on_gpu(input.positions, 3 * all, positions_, stream());
     if (!input.list) search_.run(input, positions, cutoff_, stream(), rows_);

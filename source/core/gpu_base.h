@@ -1,5 +1,5 @@
-// What models on a GPU have in common: its stream, neighbours that are searched for or told, and what goes
-// there and comes back.
+// The common parts of models on a GPU: its stream, neighbours from a search or a list, and copies to and from
+// the GPU.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace mdops::core {
 
-// work(), with what the kernels' launches throw as an error of the device.
+// work(), turning errors of kernel launches into errors of the device.
 template <class Work>
 void on_device(const Work& work) {
   try {
@@ -26,7 +26,7 @@ void on_device(const Work& work) {
   }
 }
 
-// The atoms of a call: the first `centers` of `all` have energies. All but the input is the GPU's.
+// The atoms of a call: the first `centers` of `all` have energies. All but the input is in GPU memory.
 struct GpuCall {
   const mdops_input& input;
   int64_t centers, all;
@@ -35,14 +35,14 @@ struct GpuCall {
   const GpuRows& rows;
 };
 
-// Answers in the GPU's memory: energies (centers,), forces (all, 3), virial (3, 3), those of atoms or null.
+// Results in the GPU's memory: energies (centers,), forces (all, 3), virial (3, 3), those of atoms or null.
 struct GpuAnswers {
   const double *energy, *forces, *virial, *atom_virial;
 };
 
 class GpuBase : public Model {
  public:
-  // They copy.
+  // For copies.
   void set_threads(int threads) override;
   mdops_info info() const override;
   void* allocate(int64_t bytes) const override;
@@ -58,16 +58,16 @@ class GpuBase : public Model {
     if (count) check_cuda(cudaMemcpyAsync(to, from, count * sizeof(T), cudaMemcpyDefault, stream()));
   }
 
-  // What of a kernel's arguments is the call's.
+  // Sets the call's part of a kernel's arguments.
   void set(const GpuCall& call, StepArgs& args) const;
-  // What the nets see besides features; formed on the host, as models that take any are few.
+  // The nets' inputs besides features; computed on the host, as few models have any.
   template <class T>
   const T* extra(const GpuCall& call, const ExtraInputs<T>& inputs, GpuArray<T>& to) const;
 
  protected:
   GpuBase(const Json& about, const Request& request);
 
-  // Launches what computes, asks checkers, and brings the answers back by `bring`, which waits for the GPU;
+  // Launches the kernels, asks checkers, and copies the results back by `bring`, which waits for the GPU;
   // then sets energy and nearest.
   virtual void evaluate(const GpuCall& call, mdops_output& output) = 0;
   void bring(const GpuCall& call, const GpuAnswers& answers, mdops_output& output);
@@ -102,7 +102,7 @@ class GpuBase : public Model {
 // A descriptor of sums in the GPU's memory.
 class GpuDescriptorWeights {
  public:
-  // Copies it there, and sets what of a kernel's arguments is the descriptor's.
+  // Copies it there, and sets the descriptor's part of a kernel's arguments.
   GpuDescriptorWeights(const DescriptorWeights<float>& sums, const FittingShape& shape, StepArgs& args,
                        cudaStream_t stream);
 

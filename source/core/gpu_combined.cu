@@ -23,7 +23,7 @@ __global__ void counted_kernel(const int32_t* types, const uint8_t* has_energy, 
   if (i < atoms) weight[i] = types[i] < 0 ? 0.0 : has_energy[types[i]];
 }
 
-// How the parts of a blend are weighted.
+// The weights of a blend's parts.
 __global__ void blend_weights_kernel(const double* near, const double* counted, int64_t atoms, double* far,
                                      double* table) {
   const int64_t i = thread_number();
@@ -37,7 +37,7 @@ __global__ void shift_kernel(const double* from, const int32_t* types, const dou
   if (i < atoms) to[i] = from[i] + (types[i] < 0 ? 0.0 : factor * bias[types[i]]);
 }
 
-// A table's NaN is of atoms that are too near, and those alone have it.
+// A table gives NaN to atoms that are too near; only those keep it.
 __global__ void blend_kernel(const double* near, const double* far_energy, const double* table_energy,
                              int64_t atoms, double* energy) {
   const int64_t i = thread_number();
@@ -53,7 +53,7 @@ __global__ void finish_kernel(const int32_t* types, const uint8_t* has_energy, c
   energy[i] = type < 0 || !has_energy[type] ? 0.0 : energy[i] + bias[type];
 }
 
-// A pair table, alone or as what a blend has near atoms.
+// A pair table, alone or for near atoms in a blend.
 class GpuTablePart : public GpuPart {
  public:
   GpuTablePart(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
@@ -74,7 +74,7 @@ class GpuTablePart : public GpuPart {
     blend(call, weight, nullptr, NearArgs{}, of_atoms, answer);
   }
 
-  // The same with energies of another model, whose part of the weights' slopes this has; or null.
+  // The same with another model's energies (or null), for this part of the weights' slopes.
   void blend(const GpuCall& call, const double* weight, const double* other, const NearArgs& near,
              bool of_atoms, PartAnswer& answer) {
     const Gpu gpu = base_.of("compute");
@@ -101,7 +101,7 @@ class GpuTablePart : public GpuPart {
                  call.centers);
   }
 
-  // A blend's neighbours are those of `near`, of all atoms, and not only of those that the table counts for.
+  // A blend's neighbours are those of `near`, of all atoms, not only of those that the table counts for.
   void look(const GpuCall& call, const NearArgs& near, double* weights) {
     is_told_ = true;
     run_near(base_.of("compute"), list_of(call, ntypes_), near, weights,
@@ -211,7 +211,7 @@ class CombinedGpuModel : public GpuBase {
     double *const near = near_weight_.resize(all), *const far = far_.resize(all);
     double *const of_table = of_table_.resize(all), *const far_energy = far_energy_.resize(all);
     table_->look(call, near_, near);
-    if (table_->cutoff() != near_.cutoff) {  // the table reports of the atoms that it looks at
+    if (table_->cutoff() != near_.cutoff) {  // the table reports on the atoms that it reads
       NearArgs reach = near_;
       reach.cutoff = table_->cutoff();
       table_->look(call, reach, far);

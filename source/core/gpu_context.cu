@@ -1,4 +1,4 @@
-// Which GPU is the thread's current one, by the contexts of CUDA's driver.
+// The thread's current GPU, by the contexts of CUDA's driver.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -11,8 +11,7 @@ namespace mdops::core {
 
 namespace {
 
-// Functions of the driver, which is looked for when the first model goes to a GPU: there are machines without
-// it.
+// Functions of the driver, loaded when the first model goes to a GPU: some machines do not have it.
 struct Driver {
   decltype(&cuInit) init;
   decltype(&cuDeviceGet) device;
@@ -52,7 +51,7 @@ const Driver& driver() {
   return made;
 }
 
-// The context of a GPU that CUDA's runtime has, kept until the process ends.
+// The CUDA runtime's context of a GPU, kept until the process ends.
 CUcontext context_of(int index) {
   static std::mutex guard;
   static std::map<int, CUcontext>& kept =

@@ -19,7 +19,7 @@ __global__ void add_transposed_kernel(const double* from, int64_t count, double*
   if (k < count) to[k] += from[9 * i + 3 * column + row];
 }
 
-// Of each atom's type; `row_atom` null: the atoms themselves.
+// By each atom's type; `row_atom` null: the atoms themselves.
 template <class T>
 __global__ void constants_kernel(const int32_t* types, const int32_t* row_atom, const T* constants,
                                  int64_t numbers, int count, int64_t columns, T* to) {
@@ -47,7 +47,7 @@ std::unique_ptr<GpuExtraDescriptor<T>> make_gpu_extra_descriptor(const GpuBase& 
   }
 }
 
-// Whether a descriptor's features are all columns of the nets' input, as it has them.
+// Whether a descriptor's features already are the columns of the nets' input.
 template <class T>
 bool is_all(const GpuExtraDescriptor<T>& other, const TypeRows* rows, int64_t columns) {
   return other.channels == columns && (!rows || other.in_rows());

@@ -25,7 +25,7 @@ struct GpuBlock {
   const int32_t* zeros;  // (atoms,)
 };
 
-// A descriptor. All arrays are the GPU's.
+// A descriptor. All arrays are in GPU memory.
 template <class T>
 class GpuExtraDescriptor {
  public:
@@ -35,12 +35,12 @@ class GpuExtraDescriptor {
   // (atoms,).
   virtual void forward(const Gpu& gpu, const GpuBlock<T>& block, T* features, int32_t* within,
                        T* nearest) = 0;
-  // The gradients of the pair vectors (atoms, width, 3), of the block that was formed last.
+  // The gradients by the pair vectors (atoms, width, 3), for the last forward block.
   virtual void backward(const Gpu& gpu, const GpuBlock<T>& block, const T* grad, T* pairs) = 0;
 
   // Whether features and their gradients are those of the nets' rows, not of the atoms.
   virtual bool in_rows() const { return false; }
-  // How many atoms with so many neighbours its memory is for.
+  // For how many atoms with this many neighbours memory suffices.
   virtual int64_t most_atoms(int64_t) const { return std::numeric_limits<int32_t>::max(); }
 
   double reach = 0;
@@ -64,36 +64,36 @@ std::unique_ptr<GpuExtraDescriptor<float>> gpu_attention(const AttentionData<flo
 std::unique_ptr<GpuExtraDescriptor<double>> gpu_moments(const DescriptorWeights<double>& sums,
                                                         const FittingShape& shape, cudaStream_t stream);
 
-// Forces (all, 3), virial (3, 3) and those of atoms (all, 3, 3), or null: what a step adds to.
+// Forces (all, 3), virial (3, 3) and those of atoms (all, 3, 3), or null, to which a step adds.
 struct PairTotals {
   double *forces, *virial, *of_atoms;
 };
 
-// All of a model's. Their features are the first columns of the nets' further inputs.
+// All descriptors of a model. Their features are the first columns of the nets' further inputs.
 template <class T>
 class GpuExtraDescriptors {
  public:
   GpuExtraDescriptors(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
                       const Request& request, int32_t ntypes);
 
-  // Puts another before all but the first `after` of them.
+  // Inserts another after the first `after` of them.
   void insert(size_t after, std::unique_ptr<GpuExtraDescriptor<T>> other, bool extends);
 
   bool empty() const { return parts_.empty(); }
   int64_t width() const;
-  // Of the one of the longest cutoff.
+  // The longest cutoff.
   double reach() const { return parts_.empty() ? 0 : parts_[widest_]->other->reach; }
 
-  // How many atoms to form at once, runs of one size: a small one at the end would take as long.
+  // How many atoms to compute at once, in runs of one size: a small last one would take as long.
   int64_t begin(const GpuCall& call);
-  // So many atoms from `first` on, or the nets' rows of these: their columns of `extra` (count, columns); and
-  // from its gradient forces and virials, of the atoms that were formed last.
+  // For `count` atoms from `first` on, or their rows of the nets: the columns of `extra` (count, columns);
+  // and from its gradient forces and virials, for the last forward atoms.
   void forward(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows, int64_t columns,
                T* extra);
   void backward(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows, int64_t columns,
                 const T* grad_extra, const PairTotals& to);
 
-  // `decides`: whether the nearest neighbour is what these say.
+  // `decides`: whether these determine the nearest neighbour.
   void ask(const GpuCall& call, bool decides, double cutoff, double closest);
   void checkers(std::vector<const StepChecker*>& to) const;
 

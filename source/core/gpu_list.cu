@@ -56,7 +56,7 @@ void GpuSearch::run(const mdops_input& input, const double* positions, double cu
   atoms.batch = systems_.data(), atoms.types = types, atoms.cutoff = cutoff, atoms.centers = centers;
   SortedCells sorted(gpu, atoms);
   sorted.sort(cells_.resize(sorted.bytes()));
-  // Before what is waited for below: other models read the list in streams of their own.
+  // Before the waits below: other models read the list in streams of their own.
   gpu.launch_for(all, kThreads, centers_kernel, types, centers, all, rows.types.resize(all));
   Word* const longest = longest_.resize(1);
   int64_t *const needed = needed_.resize(2), *const told = needed_here_.resize(3);
@@ -78,7 +78,7 @@ void GpuSearch::run(const mdops_input& input, const double* positions, double cu
     check_cuda(cudaStreamSynchronize(stream));
     if (told[0] < 0) throw Error(MDOPS_INVALID, "input: " + refusal_of(static_cast<Word>(told[2])));
     if (told[0] <= rows.width) break;
-    rows.width = told[0] + 4;  // which may do for the steps to come, too
+    rows.width = told[0] + 4;  // which may suffice for later steps, too
   }
 }
 

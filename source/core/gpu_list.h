@@ -6,15 +6,15 @@
 
 namespace mdops::core {
 
-// As the kernels read them.
+// In the layout of kernels.
 struct GpuRows : RowsOnGpu {
   int64_t width = 0;
   GpuArray<int32_t> neighbors, images, counts;  // (N, width), the same, (N + M, ntypes)
   GpuArray<int32_t> types;                      // (N + M,): -1 for ghosts, too
 };
 
-// The list as it is on the current device, of that index; copied there once, and there until the list
-// changes. Throws where it was made elsewhere.
+// The list on the current device, of that index; it is copied there once, and stays until the list changes.
+// Throws if it was made elsewhere.
 const GpuRows& rows_on_gpu(const mdops_list& list, int gpu, cudaStream_t stream);
 
 // Memory of searches on one GPU.
@@ -22,8 +22,8 @@ class GpuSearch {
  public:
   GpuSearch(int gpu, int ntypes) : gpu_(gpu), ntypes_(ntypes) {}
 
-  // Fills `rows` with those within the cutoff of the input's atoms, whose positions are there already. This
-  // waits for the GPU.
+  // Fills `rows` with neighbours within the cutoff of the input's atoms, whose positions are already there.
+  // Waits for the GPU.
   void run(const mdops_input& input, const double* positions, double cutoff, cudaStream_t stream,
            GpuRows& rows);
 

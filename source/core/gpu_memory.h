@@ -1,4 +1,4 @@
-// Memory of a GPU, and errors of CUDA as the core's.
+// Memory of a GPU, and CUDA errors as errors of the core.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,14 +14,13 @@ namespace mdops::core {
 
 inline void check_cuda(cudaError_t error) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // which would come again otherwise, where the GPU goes on
+  cudaGetLastError();  // clears it, as the GPU may go on
   if (error == cudaErrorMemoryAllocation) throw Error(MDOPS_MEMORY, "the GPU has not enough memory");
   throw Error(MDOPS_DEVICE, std::string("CUDA: ") + cudaGetErrorString(error));
 }
 
-// While this lives, a GPU is the thread's current device. Its context is pushed and popped, as to set a
-// device, which the way back by cudaSetDevice would be, makes a context there: on GPU 0 in every process of a
-// program that never used it.
+// During its lifetime, a GPU is the thread's current device. Its context is pushed and popped. cudaSetDevice,
+// also on the way back, would make a context: on GPU 0 in every process of a program that never used it.
 class OnGpu {
  public:
   explicit OnGpu(int index);
@@ -29,7 +28,7 @@ class OnGpu {
   OnGpu(const OnGpu&) = delete;
 };
 
-// free() on a GPU. Nothing is done where that is no longer there, as at the end of a process.
+// free() on a GPU. Does nothing if that no longer exists, e.g. at the end of a process.
 template <class Free>
 void free_on(int index, const Free& free) noexcept {
   try {
@@ -39,8 +38,8 @@ void free_on(int index, const Free& free) noexcept {
   }
 }
 
-// Numbers in the memory of the current device, or of the host where the GPU reaches it. What was there is
-// lost when it grows. It is freed on that device, whichever is the current one then.
+// Numbers in the memory of the current device, or of the host with access by the GPU. They are lost when it
+// grows. It is freed on that device, whichever is current then.
 template <class T, bool OfHost = false>
 class GpuArray {
  public:
@@ -61,7 +60,7 @@ class GpuArray {
     return data_;
   }
 
-  // From wherever the numbers are.
+  // From memory anywhere.
   T* copy(const T* from, int64_t size, cudaStream_t stream) {
     resize(size);
     if (size) check_cuda(cudaMemcpyAsync(data_, from, size * sizeof(T), cudaMemcpyDefault, stream));
@@ -82,7 +81,7 @@ class GpuArray {
 template <class T>
 using HostArray = GpuArray<T, true>;
 
-// Columns of rows that are so many numbers apart.
+// Columns of rows with these strides.
 template <class T>
 void copy_columns(const T* from, int64_t from_apart, T* to, int64_t to_apart, int64_t columns, int64_t rows,
                   cudaStream_t stream) {
@@ -91,27 +90,27 @@ void copy_columns(const T* from, int64_t from_apart, T* to, int64_t to_apart, in
                                rows, cudaMemcpyDeviceToDevice, stream));
 }
 
-// Whether CUDA knows nothing of the memory, and would copy it by one thread.
+// Whether the memory is unknown to CUDA, which would copy it by one thread.
 inline bool is_pageable(const void* memory) {
   cudaPointerAttributes about{};
   check_cuda(cudaPointerGetAttributes(&about, memory));
   return about.type == cudaMemoryTypeUnregistered;
 }
 
-// Copies from and to memory of the caller's, wherever that is: what is pageable goes by way of memory that
-// the GPU reaches, filled and emptied by all threads of the loops.
+// Copies from and to the caller's memory, anywhere: pageable memory is copied through pinned memory, by all
+// threads of the loops.
 template <class T>
 class Transfer {
  public:
-  // The numbers in `to`'s memory there.
+  // The numbers in `to`'s GPU memory.
   T* on_gpu(const T* from, int64_t size, GpuArray<T>& to, cudaStream_t stream) {
     if (!size || !is_pageable(from)) return to.copy(from, size, stream);
     copy(from, size, here_.resize(size));
     return to.copy(here_.data(), size, stream);
   }
 
-  // Begins to bring numbers back; they are at `to` once the stream is waited for and `finish` was called,
-  // which does nothing after `forget`.
+  // Starts copying numbers back; they are at `to` after a wait for the stream and `finish`, which does
+  // nothing after `forget`.
   void back(const T* from, int64_t size, T* to, cudaStream_t stream) {
     forget();
     if (!size) return;

@@ -40,7 +40,7 @@ class GpuModel : public GpuBase {
   void evaluate(const GpuCall& call, mdops_output& output) override {
     StepArgs p = args_;
     set(call, p);
-    p.places.padding = mixed_ ? call.systems : nullptr;  // of type 0, where that matters
+    p.places.padding = mixed_ ? call.systems : nullptr;  // padding of type 0, if needed
     p.extra = extra(call, extra_inputs_, extra_);
     p.energy = energy_.resize(call.all), p.forces = forces_.resize(3 * call.all);
     p.virial = virial_.resize(9);
@@ -82,7 +82,7 @@ class GpuModel : public GpuBase {
   bool mixed_ = false;
   ExtraInputs<float> extra_inputs_;
   StepChecker checker_;
-  StepArgs args_{};  // what of them is the model's
+  StepArgs args_{};  // only those of the model
   std::unique_ptr<GpuDescriptorWeights> sums_;
   GpuArray<float> nets_;
   GpuArray<double> scale_, shift_;

@@ -110,7 +110,7 @@ class GpuMoments : public GpuExtraDescriptor<double> {
       run_axis_gradients(gpu, axis(rows, grad, by_t_.resize(rows * columns_ * width_)));
       grad = by_t_.data();
     }
-    double* const by_moments = by_moments_.resize(numbers);  // as it was of virtual atoms: nobody reads it
+    double* const by_moments = by_moments_.resize(numbers);  // stale for virtual atoms, and unread
     const auto back = product(block, static_cast<int>(width_), static_cast<int>(rows_), grad, by_moments);
     run_moment_gradients(gpu, back, memory_.resize(moment_gradients_bytes(back)));
     MomentArgs<double> args = args_of(block);
@@ -129,7 +129,7 @@ class GpuMoments : public GpuExtraDescriptor<double> {
     MomentArgs<double> args = args_;
     args.displacements = block.displacements, args.counts = block.counts, args.types = block.types;
     args.width = block.width;
-    args.places.padding = mixed_ ? block.zeros : nullptr;  // of type 0, where that matters
+    args.places.padding = mixed_ ? block.zeros : nullptr;  // padding of type 0, if needed
     return args;
   }
 

@@ -18,8 +18,8 @@ static __global__ void add_kernel(const T* from, T factor, int64_t count, T* to)
   if (k < count) to[k] += factor * from[k];
 }
 
-// From rows `from_apart` numbers apart to `columns` of rows `to_apart` apart, for all rows of the nets: those
-// of their atoms, or (`by_row`) the same; zeros where there is no atom.
+// Copies `columns` numbers for all rows of the nets, with strides `from_apart` and `to_apart`: from the rows'
+// atoms, or (`by_row`) from rows; zeros without an atom.
 template <class T>
 static __global__ void to_rows_kernel(TypeRows rows, bool by_row, const T* from, int64_t from_apart,
                                       int64_t columns, T* to, int64_t to_apart) {
@@ -29,7 +29,7 @@ static __global__ void to_rows_kernel(TypeRows rows, bool by_row, const T* from,
   to[row * to_apart + column] = i < 0 ? T(0) : from[(by_row ? row : i) * from_apart + column];
 }
 
-// The way back, to atoms.
+// The inverse, to atoms.
 template <class T>
 static __global__ void to_atoms_kernel(TypeRows rows, const T* from, int64_t from_apart, int64_t columns,
                                        T* to) {
@@ -38,7 +38,7 @@ static __global__ void to_atoms_kernel(TypeRows rows, const T* from, int64_t fro
   to[rows.row_atom[row] * columns + column] = from[row * from_apart + column];
 }
 
-// A thread each of `count` numbers.
+// Launches a thread for each of `count` numbers.
 template <class... Parameters, class... Args>
 void launch_numbers(const Gpu& gpu, void (*kernel)(Parameters...), int64_t count, const Args&... args) {
   gpu.launch_for(count, kNumberThreads, kernel, args...);

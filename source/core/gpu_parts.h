@@ -9,7 +9,7 @@
 
 namespace mdops::core {
 
-// What a part answers with, memory that the parts share: energies (all,) without weights, the rest with them.
+// The results of a part, memory that the parts share: energies (all,) without weights, the rest with them.
 struct PartAnswer {
   GpuArray<double> energy, forces, virial, atom_virial;
   GpuArray<char> memory;
@@ -25,9 +25,9 @@ class GpuPart {
   virtual ~GpuPart() = default;
   // With weights of the atoms, or null.
   virtual void run(const GpuCall& call, const double* weight, bool of_atoms, PartAnswer& answer) = 0;
-  // What there is to say of the neighbours of `run`.
+  // Checks the neighbours of `run`.
   virtual void ask(const GpuCall& call, double closest) = 0;
-  // Of those who were asked.
+  // The checkers used by `ask`.
   virtual std::vector<const StepChecker*> checkers() const { return {&checker_}; }
   const Parameters* parameters[2] = {};  // of frames and atoms
 
@@ -38,10 +38,10 @@ class GpuPart {
   StepChecker checker_;
 };
 
-// Of a member of a model that is no table.
+// For a member of a model that is not a table.
 std::unique_ptr<GpuPart> make_member(const GpuBase& of, const File& file, const Json& about,
                                      const std::string& prefix, const Request& request, int32_t ntypes);
-// In float64, of a file with one descriptor of sums alone.
+// In float64, for a file with only one descriptor of sums.
 std::unique_ptr<GpuPart> make_single_member(const GpuBase& of, const File& file, const Json& about,
                                             const Request& request, int32_t ntypes);
 

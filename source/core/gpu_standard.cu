@@ -1,4 +1,4 @@
-// Standard models on a GPU: descriptors, and the nets behind them.
+// Standard models on a GPU: descriptors and nets.
 #include <algorithm>
 #include <type_traits>
 
@@ -13,7 +13,7 @@ namespace mdops::core {
 
 namespace {
 
-// work(first, count) for all atoms, so many at once.
+// work(first, count) for all atoms, some at once.
 template <class Work>
 void each_run(int64_t atoms, int64_t run, const Work& work) {
   for (int64_t first = 0; first < atoms; first += run) work(first, std::min(run, atoms - first));
@@ -90,7 +90,7 @@ class GpuStandardPart : public GpuPart {
       each_run(forward);
       step(gpu, call, weight, extra, grad_extra, totals, answer);
       each_run([&](int64_t first, int64_t count) {
-        if (count < call.centers) forward(first, count);  // what it kept is that of the last run
+        if (count < call.centers) forward(first, count);  // saved values are of the last run
         backward(first, count);
       });
     }
@@ -114,13 +114,13 @@ class GpuStandardPart : public GpuPart {
   }
 
  private:
-  // Of descriptors of sums and the net.
+  // The step of descriptors of sums and the net.
   void step(const Gpu& gpu, const GpuCall& call, const double* weight, const float* extra, float* grad_extra,
             const PairTotals& totals, PartAnswer& answer) {
     std::vector<StepArgs> parts = args_;
     for (size_t k = 0; k < parts.size(); ++k) {
       base_.set(call, parts[k]);
-      parts[k].places.padding = mixed_[k] ? call.systems : nullptr;  // of type 0, where that matters
+      parts[k].places.padding = mixed_[k] ? call.systems : nullptr;  // padding of type 0, if needed
       parts[k].extra = extra;
     }
     StepArgs& p = parts[widest_];
@@ -132,7 +132,7 @@ class GpuStandardPart : public GpuPart {
     run_hybrid(gpu, parts, widest_, out, memory);
   }
 
-  // Of the net alone, for some atoms.
+  // Only the net, for some atoms.
   void net(const Gpu& gpu, const GpuCall& call, int64_t first, int64_t count, const double* weight,
            const float* extra, float* grad_extra, PartAnswer& answer) {
     std::vector<StepArgs> parts = args_;
@@ -197,7 +197,7 @@ class GpuRowsPart : public GpuPart {
       std::vector<T> first;
       take(own.layers(k, first));
     });
-    if (!own.sums.empty()) nets_.shape.residual[0] = false;  // as all kernels of features have it
+    if (!own.sums.empty()) nets_.shape.residual[0] = false;  // as kernels of features assume
   }
 
   // Of a file with one descriptor of sums alone.
@@ -282,7 +282,7 @@ class GpuRowsPart : public GpuPart {
     check_cuda(cudaStreamSynchronize(stream));  // `here` goes
   }
 
-  // To weights, the same transposed where products need that, biases and timesteps.
+  // Appends weights (also transposed, if products need that), biases and timesteps.
   void append(int n, const DenseLayer<T>& layer, std::vector<T>* to) const {
     const NetShape& shape = nets_.shape;
     const bool hidden = n < shape.layers;

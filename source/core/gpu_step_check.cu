@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kCheckThreads = 256;
 
-// Always with kCheckBlocks blocks, so that the sum has one order.
+// Always with kCheckBlocks blocks, to fix the order of the sum.
 template <class T>
 __global__ void __launch_bounds__(kCheckThreads)
     check_kernel(StepCheckInput<T> p, const Limit* limits, int limit_count, int centers,

@@ -1,4 +1,4 @@
-// What the host wants to know of a step's answers: their energy, and whether the neighbours are in order.
+// What the host checks of a step's results: their energy, and whether the neighbours are in order.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace mdops::core {
 
-// Of the atoms that a block of threads looked at.
+// For the atoms of a block of threads.
 struct StepCheck {
   double energy, nearest;        // nearest: NaN if any is
   int32_t same, close, crowded;  // the first atom at the place of another, one that is nearer than may be,
@@ -20,7 +20,7 @@ struct StepCheck {
 constexpr int32_t kNone = 0x7fffffff;
 constexpr int kCheckBlocks = 64;
 
-// What is checked of (centers,) atoms; null: not that.
+// What is checked of (centers,) atoms; null: not this.
 template <class T>
 struct StepCheckInput {
   const double* energy;
@@ -38,7 +38,7 @@ MDOPS_HD void join(StepCheck& to, const StepCheck& other) {
   to.crowded = other.crowded < to.crowded ? other.crowded : to.crowded;
 }
 
-// Of `centers` atoms by so many limits: kCheckBlocks verdicts.
+// Checks `centers` atoms by the limits: kCheckBlocks verdicts.
 template <class T>
 void launch_check(const Gpu& gpu, const StepCheckInput<T>& of, const Limit* limits, int64_t limit_count,
                   int64_t centers, StepCheck* verdicts);
@@ -46,7 +46,7 @@ void launch_check(const Gpu& gpu, const StepCheckInput<T>& of, const Limit* limi
 // Checks the atoms of a descriptor, of a model, or of a table.
 class StepChecker {
  public:
-  // Its places, none where all neighbours count.
+  // Sets its places; none if all neighbours count.
   void set(std::vector<Limit> limits, cudaStream_t stream) {
     limits_ = std::move(limits);
     there_.copy(limits_.data(), static_cast<int64_t>(limits_.size()), stream);
@@ -63,7 +63,7 @@ class StepChecker {
         cudaMemcpyAsync(here, found, kCheckBlocks * sizeof(StepCheck), cudaMemcpyDefault, gpu.stream()));
   }
 
-  // Once the GPU was waited for.
+  // After a wait for the GPU.
   StepCheck verdict() const {
     StepCheck all{0, cutoff_, kNone, kNone, kNone};
     for (int k = 0; k < kCheckBlocks; ++k) join(all, here_.data()[k]);
@@ -71,7 +71,7 @@ class StepChecker {
   }
 
   const std::vector<Limit>& limits() const { return limits_; }
-  // The counts of an atom, which are in the GPU's memory.
+  // The counts of an atom, in GPU memory.
   const int32_t* within(int64_t atom) const { return within_ + atom * counts_; }
   int counts() const { return counts_; }
   // The distance of its nearest neighbour, A.

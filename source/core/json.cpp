@@ -74,7 +74,7 @@ class Parser {
     return value;
   }
 
-  // The parts between a bracket and the one that closes it.
+  // The parts between matching brackets.
   template <class Part>
   void each(char close, const Part& part) {
     ++at_;

@@ -1,4 +1,4 @@
-// JSON as files of models have it: read whole, refused where anything is wrong.
+// JSON for model files: read as a whole, with an error for any fault.
 #pragma once
 
 #include <string>
@@ -17,15 +17,15 @@ struct Json {
   struct Member;
   std::vector<Member> members;
 
-  // Throws Error (MDOPS_FILE) where the text is none, or is nested too deeply. Of a key twice the first
+  // Throws Error (MDOPS_FILE) if the text is not JSON, or is nested too deeply. Of repeated keys the first
   // counts.
   static Json parse(std::string_view text);
 
-  // A member of a map, or null; the second throws Error if it is not there.
+  // A member of a map, or null; the second throws Error if it does not exist.
   const Json* find(std::string_view key) const;
   const Json& at(std::string_view key) const;
 
-  // The value, if it is such a one; they throw Error otherwise. An integer is one that a double has exactly.
+  // The value, if it has this type; they throw Error otherwise. An integer must be exact as a double.
   const std::string& as_text() const;
   double as_number() const;
   long long as_integer() const;

@@ -1,4 +1,4 @@
-// How many neighbours descriptors have places for.
+// The limits of descriptors' places for neighbours.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,14 @@
 
 namespace mdops::core {
 
-// Of the counts of an atom's neighbours within a cutoff those from `first` on, `count` of them all together;
-// of type t, or, t being -1, of all types.
+// At most `count` in all of an atom's neighbours within a cutoff, counted from `first` on; of type t, or, t
+// being -1, of all types.
 struct Limit {
   int64_t first, count, places;
   int t;
 };
 
-// Those of a descriptor whose counts begin at `first`; `mixed`: places are of all types together.
+// The limits of a descriptor whose counts begin at `first`; `mixed`: types share places.
 inline void add_limits(bool mixed, const std::vector<int32_t>& sel, int64_t first, int ntypes,
                        std::vector<Limit>& to) {
   if (mixed) to.push_back({first, ntypes, sel[0], -1});

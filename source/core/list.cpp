@@ -24,7 +24,7 @@ void Rows::search(const mdops_input& input, const Box& box, double cutoff, int64
     const Matrix matrix{width, ntypes, neighbors.data(), images.data(), counts.data()};
     const int64_t longest = write_matrix(atoms, cells, matrix, false).size;
     if (longest <= width) return;
-    width = longest + 4;  // which may do for the steps to come, too
+    width = longest + 4;  // which may suffice for later steps, too
   }
 }
 

@@ -32,7 +32,7 @@ int failed(int status, const char* why) noexcept {
   return status;
 }
 
-// What no exception leaves.
+// Catches all exceptions.
 template <class F>
 int guarded(const F& f) noexcept {
   try {
@@ -59,16 +59,16 @@ void require(bool condition, const char* why) {
   if (!condition) throw Error(MDOPS_INVALID, why);
 }
 
-// Refuses a size that no struct has.
+// Refuses an impossible size of a struct.
 size_t checked_size(size_t size, const std::string& name) {
-  constexpr size_t kMost = 4096;  // more is memory that nobody has written to
+  constexpr size_t kMost = 4096;  // more is uninitialised memory
   if (size > sizeof(size) && size <= kMost) return size;
   throw Error(MDOPS_INVALID, name + ": struct_size is " + std::to_string(size) + ", expected sizeof(" + name +
                                  "), which the caller sets");
 }
 
-// A caller's struct as this library knows it. What the caller's has less is zero; what it has more, as that
-// of a program for a later version, has to be.
+// A caller's struct in this library's form. Fields missing there are zero; further ones, e.g. of a program
+// for a later version, must be zero.
 template <class T>
 T taken(const T* from, const char* name) {
   const size_t size = checked_size(from->struct_size, name);
@@ -83,7 +83,7 @@ T taken(const T* from, const char* name) {
   return own;
 }
 
-// Writes what the caller's struct has of it, but for its size.
+// Writes the fields that the caller's struct has, except its size.
 template <class T>
 void give(const T& own, T* to) {
   constexpr size_t kBegin = sizeof(own.struct_size);
@@ -92,7 +92,7 @@ void give(const T& own, T* to) {
               end - kBegin);
 }
 
-// fill(list), which is made if there is none; an error leaves it empty.
+// fill(list), which is made if it does not exist; an error leaves it empty.
 template <class F>
 void renew(mdops_list** list, const F& fill) {
   std::unique_ptr<mdops_list> made = *list ? nullptr : std::make_unique<mdops_list>();
@@ -209,7 +209,7 @@ int mdops_compute(mdops_model* model, const mdops_input* input, mdops_output* ou
     try {
       model->own->compute(from, to);
     } catch (...) {
-      give(to, output);  // which atom it is about
+      give(to, output);  // sets its atom
       throw;
     }
     give(to, output);

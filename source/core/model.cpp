@@ -30,7 +30,7 @@ int gpu_of(const char* device) {
   throw Error(MDOPS_INVALID, "device is " + name + ", expected cpu, cuda or cuda:N");
 }
 
-// What begins the names of the arrays of a part of a file.
+// The prefix of the names of arrays of a file's part.
 std::string prefix_of(const File& file, int32_t part) {
   return part == MDOPS_DIPOLES && file.has("core.charges.description") ? "core.charges." : "core.";
 }

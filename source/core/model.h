@@ -14,15 +14,14 @@ namespace mdops::core {
 class File;
 struct Parameters;
 
-// How a model was asked for.
+// The options of a model's caller.
 struct Request {
   std::string precision;  // "float32" or "float64"
   bool extends;           // whether more neighbours than places all count
   int threads, gpu;       // gpu: -1 for the CPU
 };
 
-// Gaussian charges of a file's model, at atoms and at the ends of their dipoles, e, by type; none: no
-// numbers.
+// Gaussian charges of a file's model, at atoms and at the ends of their dipoles, e, by type; empty: none.
 struct Charges {
   std::vector<double> of_atoms, of_dipoles;
   double beta = 0;
@@ -40,7 +39,7 @@ class Model {
   virtual void set_threads(int threads) = 0;
   virtual mdops_info info() const;
   bool has_dipoles() const { return !has_dipole_.empty(); }
-  // Memory of the host for what goes to the device and comes from there.
+  // Host memory for data to and from the device.
   virtual void* allocate(int64_t bytes) const;
   virtual void release(void* memory) const;
 
@@ -48,24 +47,24 @@ class Model {
   Model(const Json& about, const Request& request);
 
   int32_t ntypes() const { return static_cast<int32_t>(names_.size()); }
-  // Which parameters it takes.
+  // Sets the parameters that it takes.
   void takes(const Parameters& fparam, const Parameters& aparam);
   void takes(size_t fparam, size_t aparam, bool needs_fparam);
-  // Refuses sizes and null pointers that do not fit together.
+  // Refuses sizes and null pointers that do not match.
   void check(const mdops_input& input) const;
   // The same for a search.
   void check_atoms(const mdops_input& input) const;
-  // Refuses atom i for its neighbours, of type t or, t being -1, of all, more than the model has places for.
+  // Refuses atom i for more neighbours, of type t or, t being -1, of all, than the model has places for.
   [[noreturn]] void refuse_crowd(int64_t i, int t, int64_t neighbors, int64_t places,
                                  mdops_output& output) const;
   [[noreturn]] static void refuse_place(int64_t i, mdops_output& output);
-  // The same for a neighbour at a distance, A, where a table has no energies.
+  // The same for a neighbour at a distance, A, at which a table has no energies.
   [[noreturn]] static void refuse_close(int64_t i, double distance, double closest, mdops_output& output);
 
   const bool extends_;
   mutable std::mutex guard_;
   double cutoff_ = 0, shortest_ = 0;
-  std::vector<int32_t> has_dipole_;  // of each type; none in models of energies
+  std::vector<int32_t> has_dipole_;  // of each type; empty for models of energies
 
  private:
   std::vector<std::string> names_;
@@ -86,18 +85,18 @@ struct Box {
   }
 };
 
-// One descriptor of sums on the CPU, by the fused step; `prefix` begins the names of its arrays.
+// One descriptor of sums on the CPU, by the fused step; its arrays' names begin with `prefix`.
 std::unique_ptr<Model> cpu_model(const File& file, const Json& about, const Request& request,
                                  const std::string& prefix);
 
-// Several, and what is made of several models, and pair tables.
+// Several descriptors, several models, and pair tables.
 std::unique_ptr<Model> combined_model(const File& file, const Json& about, const Request& request);
 
-// One that a process of this Python evaluates.
+// A model that a process of this Python evaluates.
 std::unique_ptr<Model> python_model(const std::string& path, const mdops_options& options,
                                     const Request& request, const std::string& python);
 
-// One descriptor of sums on a GPU, where this library was built for GPUs.
+// One descriptor of sums on a GPU, if this library was built for GPUs.
 std::unique_ptr<Model> gpu_model(const File& file, const Json& about, const Request& request);
 int gpu_count();
 
