@@ -21,9 +21,8 @@
  * a pointer to it.
  *
  * Each struct begins with `struct_size`, its sizeof, which the caller sets. Later versions of this library
- * add fields at the ends of structs; by the size they know what a program that was compiled before has, and
- * take the rest for zero. So such a program goes on working, with the library's new version in the place of
- * the old one.
+ * add fields at the ends of structs. From the size they know which fields an older program has, and take the
+ * others as zero. So such a program still works with a newer version of the library.
  */
 #ifndef MDOPS_H
 #define MDOPS_H
@@ -53,7 +52,7 @@ MDOPS_API int mdops_api_version(void);
 enum {
   MDOPS_OK = 0,
   MDOPS_INVALID =
-      1,          /* an argument that is none: a null pointer, a type that the model has not, a flat cell */
+      1,          /* an invalid argument: a null pointer, a type that the model does not have, a flat cell */
   MDOPS_FILE = 2, /* the file is absent, damaged, or no model for this library */
   MDOPS_UNSUPPORTED = 3, /* a model that this library does not evaluate, or not in this precision */
   MDOPS_NEIGHBORS = 4,   /* two atoms at one place, or more neighbours than the model has places for */
@@ -80,8 +79,8 @@ enum {
   MDOPS_EXTEND = 1  /* all of them count */
 };
 
-/* What is loaded of a file. A model of DeePMD-kit's DPLR has two parts: energies, which lack those of charges
- * beyond the cutoff, and the dipoles that say where half of these charges are (mdops_info). */
+/* The part of a file to load. A model of DeePMD-kit's DPLR has two parts: energies, which lack those of
+ * charges beyond the cutoff, and the dipoles that say where half of these charges are (mdops_info). */
 enum {
   MDOPS_WHOLE = 0,       /* all of a model of energies; one with charges is refused */
   MDOPS_SHORT_RANGE = 1, /* a model of energies, without its charges: the program adds them */
@@ -146,12 +145,12 @@ typedef struct mdops_info {
 /* Fills *info, but for its size. MDOPS_INVALID. */
 MDOPS_API int mdops_describe(const mdops_model* model, mdops_info* info);
 
-/* Changes the number of threads, as `mdops_options.threads` has it. The last bits of results depend on the
+/* Changes the number of threads, as in `mdops_options.threads`. The last bits of results depend on the
  * number. MDOPS_INVALID, MDOPS_MEMORY. */
 MDOPS_API int mdops_set_threads(mdops_model* model, int32_t threads);
 
-/* Memory of the host that the model's device reads and writes fastest: pinned, of a model on a GPU. For
- * positions and answers of every step; other memory will do, too. It is released before the model is freed.
+/* Host memory that the model's device reads and writes fastest: pinned, for a model on a GPU. It is meant for
+ * positions and results of every step; other memory works, too. It is released before the model is freed.
  * MDOPS_INVALID, MDOPS_MEMORY, MDOPS_DEVICE; *memory is null then. */
 MDOPS_API int mdops_allocate(mdops_model* model, int64_t bytes, void** memory);
 
@@ -164,8 +163,8 @@ MDOPS_API void mdops_release(mdops_model* model, void* memory);
 typedef struct mdops_list mdops_list;
 typedef struct mdops_input mdops_input;
 
-/* What goes between the processes of a program that share a system, while a model that passes messages
- * computes: rows of numbers of the atoms that others have as ghosts. */
+/* What processes that share a system exchange while a model that passes messages computes: rows of numbers
+ * of the atoms that others have as ghosts. */
 enum {
   MDOPS_TO_GHOSTS = 0,   /* rows of the border go to the processes that have these atoms as ghosts */
   MDOPS_FROM_GHOSTS = 1, /* rows of atoms of other processes go back to these */

@@ -26,8 +26,8 @@ int allowed_by_affinity() {
   return 1;
 }
 
-// Quota over period, in processors: both in one file of version 2, or in a file each of version 1. "max" and
-// -1, and files that are not there, are no limit.
+// Quota over period, in processors: both in one file of version 2, or in two files of version 1. "max", -1
+// and missing files mean no limit.
 double quota_in(const std::string& folder) {
   double quota = 0, period = 0;
   if (std::ifstream(folder + "/cpu.max") >> quota >> period) return period > 0 ? quota / period : kNoLimit;
@@ -36,8 +36,8 @@ double quota_in(const std::string& folder) {
   return quota > 0 && period > 0 ? quota / period : kNoLimit;
 }
 
-// The least of a group and of those that it is in. A container may see its own group as the root, under the
-// name that it has outside.
+// The least limit of a group and its parents. A container may see its own group as the root, under its
+// outside name.
 double quota_of(const std::string& root, std::string group) {
   double least = quota_in(root);
   for (; group.size() > 1; group.resize(group.rfind('/'))) least = std::min(least, quota_in(root + group));

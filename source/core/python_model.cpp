@@ -84,7 +84,7 @@ class PythonModel : public Model {
   const int gpu_;
   int64_t fparam_ = 0, aparam_ = 0;
   int threads_ = 1;
-  mdops_list found_;  // where the caller has none
+  mdops_list found_;  // if the caller has none
 };
 
 }  // namespace

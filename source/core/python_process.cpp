@@ -89,7 +89,7 @@ void PythonProcess::start(const std::string& python) {
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   for (const int file : {ends[1], memory_}) posix_spawn_file_actions_adddup2(&files, file, file);
-  // A launcher of MPI takes a process whose files are open for alive.
+  // A launcher of MPI takes a process with open files for alive.
   for (const int file : open_files())
     if (file > 2 && file != ends[1] && file != memory_) posix_spawn_file_actions_addclose(&files, file);
   const int problem =
@@ -115,7 +115,7 @@ PythonProcess::Loaded PythonProcess::load(const std::string& path, const mdops_o
   Message answer = receive();
   places_ = std::max(places_, answer.numbers[1]);
   fparam_ = std::max(fparam_, answer.numbers[2]), aparam_ = std::max(aparam_, answer.numbers[3]);
-  version_ = 0;  // there may be more room for rows now
+  version_ = 0;  // rows may need more room now
   return {answer.numbers[0], std::move(answer.text)};
 }
 
@@ -128,7 +128,7 @@ struct PythonProcess::Sizes {
   int64_t atoms, ghosts, width, ntypes, border, halo;
 };
 
-// Places the arrays in the shared memory, as mdops.model_server.Memory has them.
+// Places the arrays in the shared memory, in the layout of mdops.model_server.Memory.
 void PythonProcess::lay_out(const Sizes& s) {
   const int64_t all = s.atoms + s.ghosts;
   const std::pair<double**, int64_t> numbers[] = {{&positions_, 3 * all},
@@ -156,7 +156,7 @@ void PythonProcess::lay_out(const Sizes& s) {
   if (needed > size_) {
     if (data_) munmap(data_, size_);
     data_ = nullptr, size_ = 0;
-    const size_t size = needed + needed / 4;  // atoms and ghosts come and go
+    const size_t size = needed + needed / 4;  // the number of atoms and ghosts varies
     void* const found = ftruncate(memory_, static_cast<off_t>(size)) == 0
                             ? mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory_, 0)
                             : MAP_FAILED;
@@ -170,7 +170,7 @@ void PythonProcess::lay_out(const Sizes& s) {
     *place = reinterpret_cast<int32_t*>(at), at += bytes(count, sizeof(int32_t));
 }
 
-// Gives Python the list, unless it has that one.
+// Sends Python the list, unless it has it already.
 void PythonProcess::fill(const mdops_list& list) {
   if (version_ == list.version) return;
   version_ = 0;
@@ -209,7 +209,7 @@ void PythonProcess::compute(const Question& question, const mdops_list& list, md
   if (output.atom_virial) std::copy_n(virials_, 9 * all, output.atom_virial);
 }
 
-// Rows of numbers go between processes as the message says.
+// Exchanges rows between processes, as the message says.
 void PythonProcess::exchange(const Message& message, const mdops_list& list) {
   const mdops_exchange& others = list.exchange;
   if (!others.call)
@@ -218,7 +218,7 @@ void PythonProcess::exchange(const Message& message, const mdops_list& list) {
   if (others.call(others.context, to_ghosts ? MDOPS_TO_GHOSTS : MDOPS_FROM_GHOSTS,
                   to_ghosts ? border_rows_ : halo_rows_, to_ghosts ? halo_rows_ : border_rows_,
                   message.numbers[0])) {
-    has_ended_ = true;  // it waits for what does not come
+    has_ended_ = true;  // it would wait in vain
     throw StopsElsewhere();
   }
   send(kExchanged, {});
@@ -247,7 +247,7 @@ void PythonProcess::send(Kind kind, const std::initializer_list<int64_t>& number
   write(text.data(), text.size());
 }
 
-// What cannot be written is told by the next `receive`, as Python is not there.
+// A failed write is reported by the next `receive`, as Python has ended.
 void PythonProcess::write(const void* from, size_t size) {
   for (const char* at = static_cast<const char*>(from); size;) {
     const ssize_t done = ::send(channel_, at, size, MSG_NOSIGNAL);

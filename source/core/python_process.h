@@ -1,6 +1,5 @@
-// A process of Python beside the program (mdops/model_server.py), which evaluates models that the core has no
-// kernels for. The two talk through a socket, in messages of a header and a text, and share memory for
-// arrays.
+// A process of Python beside the program (mdops/model_server.py), which evaluates models without kernels in
+// the core. The two talk through a socket, in messages of a header and a text, and share memory for arrays.
 #pragma once
 
 #include <sys/types.h>
@@ -25,7 +24,7 @@ struct StopsElsewhere : Error {
 
 class PythonProcess {
  public:
-  // What goes to Python, and what comes from there.
+  // Messages to Python, and from Python.
   enum Kind : int64_t {
     kLoad = 1,
     kNeighbors,
@@ -44,16 +43,16 @@ class PythonProcess {
   struct Message {
     Kind kind;
     int64_t numbers[kNumbers];
-    std::string text;  // of kFailed: why; of kModel: what it is
+    std::string text;  // of kFailed: the reason; of kModel: its description
   };
 
-  // A model that it has.
+  // A model loaded in Python.
   struct Loaded {
     int64_t number;
     std::string about;  // JSON
   };
 
-  // What a model is asked beside its list.
+  // The inputs of a model, beside its list.
   struct Question {
     int64_t model, fparam, aparam;  // numbers of parameters of the frame and of an atom
     int threads;
@@ -61,14 +60,14 @@ class PythonProcess {
     const Box& box;
   };
 
-  // The one that runs this Python for this device, started unless there is one. Throws Error.
+  // The process with this Python and device, started if there is none. Throws Error.
   static std::shared_ptr<PythonProcess> of(const std::string& python, const std::string& device);
 
   PythonProcess(const std::string& python, std::string device);
   ~PythonProcess();
   PythonProcess(const PythonProcess&) = delete;
 
-  // Throw Error, with what Python says.
+  // Throw Error, with the message from Python.
   Loaded load(const std::string& path, const mdops_options& options);
   void free(int64_t model) noexcept;
   void compute(const Question& question, const mdops_list& list, mdops_output& output);
@@ -83,7 +82,7 @@ class PythonProcess {
   void send(Kind kind, const std::initializer_list<int64_t>& numbers, const std::string& text = "");
   void write(const void* from, size_t size);
   bool read(void* to, size_t size);
-  // The next message. Throws Error where Python has ended, or says why it failed.
+  // The next message. Throws Error if Python has ended, or with the reason of a failure.
   Message receive();
 
   const std::string device_;
@@ -91,9 +90,9 @@ class PythonProcess {
   int channel_ = -1, memory_ = -1;
   pid_t process_ = -1, parent_;
   std::atomic<bool> has_ended_{false};
-  // Of all models the most places of 8 bytes that an exchange takes an atom, and parameters.
+  // The most of all models: an exchange's places of 8 bytes for each atom, and parameters.
   int64_t places_ = 0, fparam_ = 0, aparam_ = 0;
-  uint64_t version_ = 0;  // of the list that Python has
+  uint64_t version_ = 0;  // of Python's list
   char* data_ = nullptr;
   size_t size_ = 0;
   double *positions_ = nullptr, *box_ = nullptr, *forces_ = nullptr, *energies_ = nullptr,

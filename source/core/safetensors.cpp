@@ -115,7 +115,7 @@ void File::find_arrays(const Json& header, size_t from) {
   if (last != size) damaged("it is longer than its arrays");
 }
 
-// What `_digest` of safetensors_file.py does.
+// As `_digest` of safetensors_file.py.
 void File::check_digest() const {
   Sha256 sum;
   sum.add(text("model"));

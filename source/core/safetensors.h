@@ -10,9 +10,9 @@
 
 namespace mdops::core {
 
-// An array, whose numbers stand in the file's memory.
+// An array, with its numbers in the file's memory.
 struct Array {
-  std::string dtype;  // as the format calls it: "F64"
+  std::string dtype;  // the format's name: "F64"
   std::vector<int64_t> shape;
   const uint8_t* data;
   size_t bytes;
@@ -22,11 +22,11 @@ struct Array {
 
 class File {
  public:
-  // Reads a file whole and looks at its checksum. Throws Error (MDOPS_FILE).
+  // Reads a whole file and checks its checksum. Throws Error (MDOPS_FILE).
   explicit File(const std::string& path);
   File(const File&) = delete;
 
-  // Whether a file says that it has this array, by its beginning alone; true of one that cannot be opened.
+  // Whether a file names this array, by its header alone; true if it cannot be opened.
   static bool names(const std::string& path, const std::string& array);
 
   // Throws Error if there is no such array, or text.

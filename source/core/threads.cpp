@@ -18,8 +18,8 @@ constexpr int kMost = 1024;  // threads
 
 thread_local Pool* current = nullptr;
 
-// Looks at a number for some microseconds, which is what a loop's next part takes to come, before it lets the
-// system wake the thread up.
+// Polls a number for some microseconds, in which a loop's next part usually comes, before the thread sleeps
+// until the system wakes it.
 template <class Done>
 void wait_until(const std::atomic<uint32_t>& number, const Done& done) {
   constexpr int kLooks = 2000;
@@ -54,7 +54,7 @@ Pool::~Pool() {
 }
 
 void Pool::stop() {
-  if (is_forked()) {  // there is nobody to wait for
+  if (is_forked()) {  // nobody to wait for
     for (std::thread& worker : workers_) worker.detach();
     return;
   }

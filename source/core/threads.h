@@ -1,4 +1,4 @@
-// The core's own threads, which the loops of common/parallel.h take where PyTorch's are not there.
+// The core's own threads, for the loops of common/parallel.h without PyTorch.
 #pragma once
 
 #include <sys/types.h>
@@ -11,11 +11,11 @@
 
 namespace mdops::core {
 
-// Threads that wait for work: the caller's and `size - 1` more. One thread at a time may use a pool. A
-// process that was forked has none of them, and computes on its own thread.
+// Threads that wait for work: the caller's and `size - 1` more. One thread at a time may use a pool. A forked
+// process has none of them, and computes on its own thread.
 class Pool {
  public:
-  // Throws std::system_error where the system gives no more threads.
+  // Throws std::system_error if the system gives no more threads.
   explicit Pool(int size);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -41,12 +41,12 @@ class Pool {
 
   pid_t process_;
   Job job_{};
-  std::atomic<uint32_t> round_{0}, busy_{0};  // jobs so far; workers that are not done with this one
+  std::atomic<uint32_t> round_{0}, busy_{0};  // jobs so far; workers still busy with this one
   bool stops_ = false;
   std::vector<std::thread> workers_;
 };
 
-// While this lives, the loops of this thread run in the pool.
+// During its lifetime, the loops of this thread run in the pool.
 class UsePool {
  public:
   explicit UsePool(Pool& pool);
@@ -57,10 +57,10 @@ class UsePool {
   Pool* before_;
 };
 
-// Makes `pool` one of so many threads, 0: of default_threads(), unless it is.
+// Makes `pool` one of `threads` threads, 0: of default_threads(), unless it already is.
 void set_pool(int threads, std::unique_ptr<Pool>& pool);
 
-// OMP_NUM_THREADS, or as many as there are processors for this process; 1,024 at most.
+// OMP_NUM_THREADS, or the number of processors of this process; 1,024 at most.
 int default_threads();
 
 }  // namespace mdops::core

@@ -1,4 +1,4 @@
-// What a model file holds for the kernels of sums over neighbours (formats.md), checked.
+// The checked data of a model file for the kernels of sums over neighbours (formats.md).
 #pragma once
 
 #include <algorithm>
@@ -43,13 +43,13 @@ inline std::unique_ptr<bool[]> bools(const std::vector<uint8_t>& flags) {
   return result;
 }
 
-// Of a spline's knots; only where they are graded does a file say it.
+// Of a spline's knots; a file has it only if they are graded.
 inline double grading_of(const Json& grid) {
   const Json* grading = grid.find("grading");
   return grading ? grading->as_number() : 0.0;
 }
 
-// A descriptor of sums. `prefix` begins the names of its arrays.
+// A descriptor of sums. Its arrays' names begin with `prefix`.
 template <class T>
 struct DescriptorWeights {
   int ntypes = 0;
@@ -64,7 +64,7 @@ struct DescriptorWeights {
   DescriptorWeights(const File& file, const Json& about, const std::string& prefix,
                     const std::string& precision, int64_t types);
 
-  // What of a kernel's arguments is the descriptor's; `Args` are those of the CPU's or of a GPU's.
+  // Sets the descriptor's part of a kernel's arguments; `Args` are those of the CPU's or of a GPU's.
   template <class Args>
   void set(Args& args) const {
     args.mean = mean.data(), args.std = std.data(), args.tables = tables.data();
@@ -78,7 +78,7 @@ struct DescriptorWeights {
 
 // Frame or atomic parameters, (p - average) * inverse.
 struct Parameters {
-  std::vector<double> average, inverse, own;  // own: of the model, where none are given
+  std::vector<double> average, inverse, own;  // own: the model's, used if none are given
 
   void read(const File& file, const std::string& prefix, const std::string& name);
   size_t size() const { return average.size(); }
@@ -86,7 +86,7 @@ struct Parameters {
   bool needed() const { return size() && own.empty(); }
 };
 
-// What fitting nets see of each atom besides its features.
+// Inputs of fitting nets for each atom besides its features.
 template <class T>
 struct ExtraInputs {
   Parameters fparam, aparam;
@@ -97,7 +97,7 @@ struct ExtraInputs {
   int64_t width() const {
     return marks + static_cast<int64_t>(fparam.size() + aparam.size() + constants.size());
   }
-  // to (atoms, before + width()), whose first columns stay zero; `frame` null: the model's own.
+  // to (atoms, before + width()), with the first columns zero; `frame` null: the model's own.
   void fill(const double* frame, const double* atomic, const int32_t* types, int64_t atoms,
             std::vector<T>& to, int64_t before = 0) const;
 };
@@ -109,8 +109,8 @@ struct FittingNets {
   int count = 0;
   std::vector<double> scale, shift;  // e = scale * net + shift: of each net, of each type
 
-  // `of_columns`: the nets give a number for each column of T, in what is then the last of the hidden layers,
-  // without an activation function.
+  // `of_columns`: the nets give a number for each column of T, in the last hidden layer, without an
+  // activation function.
   FittingNets(const File& file, const Json& about, const std::string& prefix,
               const DescriptorWeights<T>& sums, int64_t extra, bool of_columns = false);
   // The layers of a net, the output layer last.

@@ -1,4 +1,4 @@
-// What the pair style and the fix have in common.
+// The common parts of the pair style and the fix.
 #pragma once
 
 #include <mdops.h>
@@ -34,7 +34,7 @@ T sized() {
 // NeighConst::REQ_FULL, whose header is not always installed.
 constexpr int kFullList = 1;
 
-// LAMMPS' list as the core takes it, of atoms and ghosts with these types of the model. It keeps both.
+// LAMMPS' list in the core's form, of atoms and ghosts with these model types. It refers to both.
 struct ListOf {
   std::vector<int32_t> counts;
   std::vector<const int32_t*> rows;
@@ -68,7 +68,7 @@ inline void require_everywhere(LAMMPS_NS::LAMMPS* lmp, const std::string& proble
 class ShortRange {
  public:
   virtual bool lacks_charges() const = 0;
-  // That of an atom type; "" where it has none, for NULL and before pair_coeff.
+  // The element of an atom type; "" if it has none, for NULL and before pair_coeff.
   virtual std::string element(int type) const = 0;
 
  protected:
@@ -84,6 +84,6 @@ class Fix;
 class Pair;
 }  // namespace LAMMPS_NS
 
-// Of the styles' own files, for LAMMPS to make.
+// For LAMMPS to make the styles, in their own files.
 LAMMPS_NS::Pair* make_mdops_pair(LAMMPS_NS::LAMMPS* lmp);
 LAMMPS_NS::Fix* make_mdops_charges(LAMMPS_NS::LAMMPS* lmp, int narg, char** arg);

@@ -1,15 +1,15 @@
 // fix mdops/dplr (lammps.md): charges beyond the cutoff, as DeePMD-kit's DPLR has them. LAMMPS' own kspace
-// sums them. Half of the charges are at atoms, the others at atoms of their own, the centroids, which have a
-// bond to the atom whose dipole says where they are.
+// sums them. Half of the charges are at atoms, the others at the centroids: additional atoms, each with a
+// bond to the atom whose dipole gives its place.
 //
 // Before forces are computed the fix puts each centroid to x + mu(x), mu being the dipole of its atom. The
 // kspace then gives a force F on it as on any charge, and afterwards
 //
 //   f_i += F_i + d/dx_i sum_j F_j . mu_j,   F = 0 on the centroids,
 //
-// as E(x, x + mu(x)) has it. LAMMPS' virial stretches the centroids as if they were atoms: -F (x) mu takes
-// that off, and the virial of -sum_j F_j . mu_j stands for how mu changes. The energy of each Gaussian in its
-// own field, and of a background, which LAMMPS takes off, are added again.
+// as E(x, x + mu(x)) has it. LAMMPS' virial stretches the centroids as if they were atoms: -F (x) mu corrects
+// this, and the virial of -sum_j F_j . mu_j is that of mu's change. The energies of each Gaussian in its own
+// field, and of a background, which LAMMPS subtracts, are added again.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -38,7 +38,7 @@ using namespace mdops::lammps;
 
 namespace {
 
-constexpr double kSamePart = 1e-5;  // charges and widths that differ by less are the same numbers
+constexpr double kSamePart = 1e-5;  // charges and widths that differ by less are equal
 
 class FixCharges : public Fix {
  public:
@@ -67,7 +67,7 @@ class FixCharges : public Fix {
 
   void init_list(int, NeighList* found) override { list_ = found; }
 
-  // The centroids go to their atoms, and with them to their processes.
+  // The centroids move to their atoms, and with them to their processes.
   void setup_pre_exchange() override {
     const int triclinic = domain->triclinic;
     if (triclinic) domain->x2lamda(atom->nlocal);
@@ -83,7 +83,7 @@ class FixCharges : public Fix {
       const int i = atom_of(c, problem);
       if (i < 0) continue;
       double near[3] = {atom->x[i][0], atom->x[i][1], atom->x[i][2]};
-      domain->remap_near(near, atom->x[c]);  // so that its image flags stay right
+      domain->remap_near(near, atom->x[c]);  // keeps its image flags right
       for (int a = 0; a < 3; ++a) atom->x[c][a] = near[a], atom->v[c][a] = 0;
     }
     require_everywhere(problem);
@@ -98,7 +98,7 @@ class FixCharges : public Fix {
   void min_pre_reverse(int eflag, int vflag) override { pre_reverse(eflag, vflag); }
   void min_post_force(int vflag) override { post_force(vflag); }
 
-  // So that both go to the same process.
+  // Brings both to the same process.
   void pre_exchange() override {
     if (!holds()) find_pairs();  // a fix has just added or removed atoms
     for (const auto& [c, i] : pairs_)
@@ -167,7 +167,7 @@ class FixCharges : public Fix {
       for (int a = 0; a < 3; ++a) forces_[3 * static_cast<size_t>(atoms[k]) + a] += *from++;
   }
 
-  // eV: what LAMMPS takes off and the model has.
+  // eV: what LAMMPS subtracts, but the model has.
   double compute_scalar() override {
     if (led_) require_no_forces();
     double mine = 0, sum = 0;
@@ -182,7 +182,7 @@ class FixCharges : public Fix {
   void require_everywhere(const std::string& problem) { mdops::lammps::require_everywhere(lmp, problem); }
   [[noreturn]] void refuse(const std::string& why) { error->all(FLERR, "fix mdops/dplr: " + why); }
 
-  // What another fix has put on centroids after post_force would be lost.
+  // Forces from another fix on centroids after post_force would be lost.
   void require_no_forces() {
     for (const auto& [c, i] : pairs_)
       for (int a = 0; a < 3; ++a)
@@ -270,7 +270,7 @@ class FixCharges : public Fix {
     if (!force->newton_pair) refuse("newton pair is off");
   }
 
-  // The pair style of the energies that lack those of the charges; null: there is none.
+  // The pair style whose energies lack those of the charges; null: none.
   ShortRange* short_range() const {
     Pair* before = nullptr;
     for (int k = 1;; ++k) {
@@ -333,7 +333,7 @@ class FixCharges : public Fix {
     MPI_Allreduce(&mine, &total_, 1, MPI_DOUBLE, MPI_SUM, world);
   }
 
-  // Those of the data are those of the model.
+  // The data's charges must be the model's.
   void check_charges() {
     std::string problem;
     for (int i = 0; i < atom->nlocal && problem.empty(); ++i) {
@@ -360,7 +360,7 @@ class FixCharges : public Fix {
     }
   }
 
-  // PPPM has places for charges as far outside of a process' part of the box as half of the skin.
+  // PPPM supports charges at most half of the skin outside of a process' part of the box.
   void warn_of_reach(double longest) {
     if (warned_ || !(longest > 0.5 * neighbor->skin)) return;
     warned_ = true;
@@ -378,7 +378,7 @@ class FixCharges : public Fix {
            std::to_string(atom->type[i]) + ",";
   }
 
-  // The atom here, or its image, that a centroid is bonded to; -1 and a reason.
+  // The atom here, or its image, to which a centroid is bonded; -1 and a reason.
   int atom_of(int c, std::string& problem) const {
     int found = -1, count = 0;
     for (int k = 0; k < atom->nspecial[c][0]; ++k) {
@@ -392,7 +392,7 @@ class FixCharges : public Fix {
     return count == 1 ? found : -1;
   }
 
-  // All centroids with their atoms, each once; a reason if that is not so.
+  // Pairs all centroids with their atoms, each once; else returns a reason.
   std::string find_pairs() {
     std::string problem;
     std::vector<int> centroids(atom->nlocal, 0);
@@ -431,7 +431,7 @@ class FixCharges : public Fix {
            std::equal(types_.begin(), types_.end(), atom->type);
   }
 
-  // Pairs and neighbours of now; a reason if they are none.
+  // Updates pairs and neighbours; returns a reason if that fails.
   std::string fill() {
     filled_ = false;
     if (comm->get_comm_cutoff() < info_.cutoff)
@@ -475,18 +475,18 @@ class FixCharges : public Fix {
   std::unique_ptr<mdops_model, FreeModel> model_;
   std::unique_ptr<mdops_list, FreeList> near_;
   mdops_info info_{};
-  std::vector<int> centroid_of_, atom_of_;  // of each atom type the other one of type_associate; 0: none
-  std::vector<int> bonds_;                  // types that bonds to centroids have; empty: any
-  std::vector<int> kinds_;                  // of each atom type the model's, or -1
+  std::vector<int> centroid_of_, atom_of_;  // for each atom type the other one of type_associate; 0: none
+  std::vector<int> bonds_;                  // types of bonds to centroids; empty: any
+  std::vector<int> kinds_;                  // for each atom type the model's, or -1
   NeighList* list_ = nullptr;
-  // Of the neighbours: what they are of; and each centroid with its atom.
+  // The state of the neighbours; and each centroid with its atom.
   bool filled_ = false, warned_ = false;
-  bool led_ = false;  // the forces on the centroids are zero, and at their atoms
+  bool led_ = false;  // whether the centroids' forces have moved to their atoms
   int centers_ = 0, all_ = 0, eflag_ = 0;
   std::vector<int> types_;
   std::vector<std::pair<int, int>> pairs_;
   std::vector<double> dipoles_, forces_;
-  double total_ = 0;  // e, the charge of the whole
+  double total_ = 0;  // e, the total charge
 };
 
 }  // namespace

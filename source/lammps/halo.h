@@ -1,5 +1,5 @@
-// Which atoms of a process others have as ghosts, and the exchange of rows of numbers between them. Each atom
-// goes once to a process that has several of its images, and those of a process' own atoms go nowhere.
+// The atoms of a process that others have as ghosts, and the exchange of rows of numbers between processes.
+// An atom is sent once to a process with several of its images, and not at all for those on its own process.
 #pragma once
 
 #include <mpi.h>
@@ -14,7 +14,7 @@ namespace mdops::lammps {
 
 class Halo {
  public:
-  // From the process that owns each ghost's atom, and the atom's index there. All processes call it together.
+  // Takes the process that owns each ghost's atom, and its index there. All processes call it together.
   void find(MPI_Comm world, int64_t atoms, const std::vector<std::pair<int, int>>& owners) {
     world_ = world;
     int me = 0;
@@ -41,13 +41,13 @@ class Halo {
   }
 
   int64_t processes() const { return processes_; }
-  // The atoms whose rows go to other processes, and how many rows come from there.
+  // The atoms whose rows go to other processes, and the number of rows that arrive.
   const std::vector<int32_t>& border() const { return border_; }
   int64_t rows() const { return rows_; }
-  // Of each ghost the atom here that it is an image of, or the number of atoms plus the row that comes.
+  // For each ghost, the atom here of which it is an image, or the number of atoms plus its row of the halo.
   const std::vector<int32_t>& sources() const { return sources_; }
 
-  // Rows of the border go to the processes that have them in their halo, or the other way.
+  // Sends rows of the border to the processes that have them in their halo, or back.
   void to_ghosts(const double* border, double* halo, int64_t width) const {
     exchange(MPI_DOUBLE, border, sent_, halo, received_, width);
   }

@@ -6,7 +6,7 @@
 
 namespace mdops::lammps {
 
-// That of an element, u, or 0 of a type with another name.
+// The mass of an element, u, or 0 for other names.
 inline double standard_mass(const std::string& element) {
   static const struct {
     const char* name;
@@ -37,7 +37,7 @@ inline double standard_mass(const std::string& element) {
   return 0;
 }
 
-// Whether the mass of a type that pair_coeff calls `own` is that of `other`.
+// Whether the mass of a type that is `own` in pair_coeff is that of `other`.
 inline bool has_mass_of(double mass, const std::string& own, const std::string& other) {
   const auto is_near = [mass](double of) { return std::abs(mass - of) < 0.01 * of; };
   return standard_mass(own) > 0 && !is_near(standard_mass(own)) && is_near(standard_mass(other));

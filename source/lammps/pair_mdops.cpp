@@ -40,7 +40,7 @@ struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-// Numbers in memory that a model's device writes to fastest.
+// Numbers in the memory that a model's device writes fastest.
 class Numbers {
  public:
   explicit Numbers(mdops_model* model) : model_(model) {}
@@ -51,7 +51,7 @@ class Numbers {
 
   double* data() const { return data_; }
 
-  // What was there is lost when it grows.
+  // Its content is lost when it grows.
   int resize(size_t size) {
     if (size <= size_ && data_) return MDOPS_OK;
     release();
@@ -86,7 +86,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     memory->destroy(cutsq);
   }
 
-  // Where any of it is wrong, what was given before stays.
+  // On errors, the old settings stay.
   void settings(int narg, char** arg) override {
     Settings given = read_settings(narg, arg);
     forces_.clear(), near_.reset();
@@ -94,7 +94,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     comm_forward = passes_messages() ? 2 : 0;
     comm_reverse = own_.count > 1 ? 3 * own_.count : 0;
     line_ = Line(), filled_ = warned_ = false;
-    ewaldflag = pppmflag = lacks_charges();  // LAMMPS' kspace is for them
+    ewaldflag = pppmflag = lacks_charges();  // for LAMMPS' kspace
     // The elements were another model's: pair_coeff names them again.
     kinds_.clear();
     for (int i = 1; allocated && i <= atom->ntypes; ++i)
@@ -126,8 +126,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     }
     kinds_ = std::move(kinds);
     filled_ = false;
-    // Alone, it is set for all pairs: those of NULL have no energy. In pair_style hybrid they are other
-    // styles'.
+    // Alone, it is set for all pairs: those of NULL have no energy. In pair_style hybrid they belong to other
+    // styles.
     const bool is_alone = force->pair == this;
     for (int i = 1; i <= ntypes; ++i)
       for (int j = 1; j <= ntypes; ++j) setflag[i][j] = is_alone || (kinds_[i] >= 0 && kinds_[j] >= 0);
@@ -142,16 +142,16 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
       error->all(FLERR,
                  "pair_style mdops: the model lacks the energy of charges beyond the cutoff (its modifier "
                  "dipole_charge), which fix mdops/dplr and a kspace_style add: define them (lammps.md)");
-    // A GPU finds the neighbours for itself, and LAMMPS need not, unless there are pairs that do not count.
+    // A GPU finds the neighbours itself, and LAMMPS need not, unless some pairs do not count.
     const bool leaves_out = neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol;
     takes_list_ = !on_gpu() || own_.in_python || leaves_out || neighbor->includegroup || force->pair != this;
     if (takes_list_) neighbor->add_request(this, kFullList);
     filled_ = false;
-    line_.step = -1;  // of another run
+    line_.step = -1;  // another run
     warn_of_masses();
   }
 
-  // Elements in another order than the types have are seen by their masses alone.
+  // Elements in another order than the types can only be noticed by their masses.
   void warn_of_masses() const {
     if (comm->me || !atom->mass) return;
     for (int i = 1; i <= atom->ntypes; ++i)
@@ -167,7 +167,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
 
   double init_one(int, int) override { return own_.info.cutoff; }
 
-  // LAMMPS' kspace asks for the cutoff of the rest of the charges' energy. There is none: they are Gaussians.
+  // LAMMPS' kspace asks for the cutoff of the charges' short-range energy. There is none: they are Gaussians.
   void* extract(const char* name, int& dimension) override {
     dimension = 0;
     return lacks_charges() && std::strcmp(name, "cut_coul") == 0 ? &own_.info.cutoff : nullptr;
@@ -226,7 +226,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     if (deviates) write_deviation(virials);
   }
 
-  // Which process owns an atom, and its index there.
+  // The process that owns an atom, and its index there.
   int pack_forward_comm(int n, int* atoms, double* to, int, int*) override {
     for (int k = 0; k < n; ++k) *to++ = owners_[atoms[k]].first, *to++ = owners_[atoms[k]].second;
     return 2 * n;
@@ -237,7 +237,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
       owners_[first + k] = {static_cast<int>(from[0]), static_cast<int>(from[1])};
   }
 
-  // Forces on ghosts, of all models, for their deviation.
+  // Forces on ghosts, of all models, for the deviation.
   int pack_reverse_comm(int n, int first, double* to) override {
     double* const begin = to;
     for (int i = first; i < first + n; ++i)
@@ -253,18 +253,18 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   }
 
  private:
-  // What a pair_style line says.
+  // The arguments of a pair_style line.
   struct Settings {
     std::vector<std::unique_ptr<mdops_model, FreeModel>> models;
     int count = 0;                          // of the models
     bool in_python = false;                 // any of them
-    mdops_info info = sized<mdops_info>();  // of the first model, by which atoms move
+    mdops_info info = sized<mdops_info>();  // of the first model, which moves the atoms
     std::vector<double> fparam, aparam, charge_spin;
     bigint every = 100;
     std::unique_ptr<std::FILE, CloseFile> file;  // of the deviation
   };
 
-  // Of the deviation's file: the last line, where it begins, and what it is of.
+  // The last line in the deviation's file, where it begins, and its step.
   struct Line {
     bigint step = -1, builds = -1;  // builds: of neighbour lists
     long begin = -1;
@@ -372,7 +372,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
             path + " takes " + std::to_string(info.aparam) + " atomic parameters (aparam)");
   }
 
-  // The deviation's file: of each world one, as LAMMPS names its logs.
+  // The deviation's file: one for each world, named like LAMMPS' logs.
   void open(std::string name, Settings& given) {
     if (universe->nworlds > 1) name += "." + std::to_string(universe->iworld);
     if (comm->me == 0) {
@@ -393,7 +393,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   bool on_gpu() const { return own_.info.gpu >= 0; }
   bool passes_messages() const { return own_.info.passes_messages; }
 
-  // Of the node's GPUs the one that is this process' turn: one each, or several processes on one.
+  // This process' GPU of the node: one each, or several processes on one.
   std::string own_gpu() {
     MPI_Comm node;
     int rank = 0, ranks = 1;
@@ -414,14 +414,13 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   void require_everywhere(const std::string& problem) { mdops::lammps::require_everywhere(lmp, problem); }
   void require(bool condition, const std::string& problem) { require_everywhere(condition ? "" : problem); }
 
-  // Whether the neighbours are those of these atoms. Types change between two lists of LAMMPS' where a fix
-  // swaps them.
+  // Whether the neighbours are those of these atoms. Fixes that swap types change them between LAMMPS' lists.
   bool holds(int all) const {
     return filled_ && !is_late_ && all_ == all && centers_ == atom->nlocal &&
            std::equal(types_.begin(), types_.end(), atom->type);
   }
 
-  // The same of all processes where they find their halos together.
+  // The same over all processes if they find their halos together.
   bool is_old_anywhere(int all) {
     int is_old = neighbor->ago == 0 || !holds(all);
     if (passes_messages()) MPI_Allreduce(MPI_IN_PLACE, &is_old, 1, MPI_INT, MPI_MAX, world);
@@ -435,7 +434,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     halo_.find(world, atom->nlocal, {owners_.begin() + atom->nlocal, owners_.end()});
   }
 
-  // The neighbours of now; a reason if they are none.
+  // Updates the neighbours; returns a reason if that fails.
   std::string fill(int all) {
     filled_ = false;
     if (passes_messages()) find_halo(all);
@@ -443,7 +442,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     if (comm->get_comm_cutoff() < info.cutoff)
       return "pair_style mdops: the communication cutoff is " + std::to_string(comm->get_comm_cutoff()) +
              " A, and the model's cutoff " + std::to_string(info.cutoff) + " A";
-    if (neighbor->exclude && !takes_list_)  // a fix has added them since init_style
+    if (neighbor->exclude && !takes_list_)  // by a fix since init_style
       return "pair_style mdops: pairs are excluded from neighbour lists, and the GPU finds all neighbours: "
              "take "
              "device cpu";
@@ -458,15 +457,14 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     const int status = takes_list_ ? copy(kinds, &made) : search(kinds, &made);
     near_.reset(made);
     if (status != MDOPS_OK) return mdops_message();
-    // LAMMPS looks how far atoms went since its own lists: one that is searched for later serves once.
+    // LAMMPS measures displacements since its own lists: one searched later serves only once.
     is_late_ = !takes_list_ && neighbor->ago != 0;
     all_ = all, centers_ = atom->nlocal, filled_ = true;
     return "";
   }
 
-  // Whether atoms of the model are bonded, as the second, third or fourth in a row, and special_bonds has
-  // another weight than 1 for that. Those of weight 0 are not in LAMMPS' lists. Each process looks at its own
-  // atoms.
+  // Whether atoms of the model are bonded, as the second, third or fourth in a chain, with a weight other
+  // than 1 in special_bonds. Those of weight 0 are not in LAMMPS' lists. Each process checks its own atoms.
   bool has_weighted_bonds() const {
     const double* const weights = force->special_lj;
     if (atom->molecular == Atom::ATOMIC ||
@@ -484,7 +482,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     return false;
   }
 
-  // The neighbours that LAMMPS found.
+  // Copies LAMMPS' neighbours.
   int copy(const std::vector<int32_t>& types, mdops_list** made) {
     mdops::lammps::ListOf found(*atom, *list, types);
     mdops_exchange exchange = sized<mdops_exchange>();
@@ -529,8 +527,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     return why;
   }
 
-  // All processes go through the layers together, and have ghosts brought up to date between them. One that
-  // fails ends all, and says why.
+  // All processes run the layers together, and update ghosts between them. One that fails ends all, and says
+  // why.
   static int exchange_rows(void* context, int32_t what, const double* from, double* to, int64_t width) {
     PairMDOps& self = *static_cast<PairMDOps*>(context);
     const int wide = static_cast<int>(width);
@@ -550,9 +548,9 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
                               " A: the forces there are smooth but not the model's");
   }
 
-  // Whether the deviation is asked for at this evaluation. A step has one line, of its last structure: what
-  // fixes try before its neighbour list is built, and a minimiser along its line, is another. What is tried
-  // after that (finite differences) is not the step's.
+  // Whether this evaluation needs the deviation. A step has one line, of its last structure. Fixes may try
+  // others before its neighbour list is built, and a minimiser along its line. Later trials (finite
+  // differences) do not count.
   bool wants_deviation() const {
     if (own_.count < 2 || update->ntimestep % own_.every != 0) return false;
     const bool minimizes = update->whichflag == 2;
@@ -574,8 +572,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     }
     mdops_deviation(forces.data(), models, centers_, 3, of_forces.data());
     mdops_deviation(sums.data(), models, 9, 1, of_virial.data());
-    double least = 1e300, most = 0,
-           sum[2] = {0, 0};  // the sum of those of atoms of the model, and their number
+    double least = 1e300, most = 0, sum[2] = {0, 0};  // the sum over atoms of the model, and their number
     for (int i = 0; i < centers_; ++i) {
       if (kinds_[atom->type[i]] < 0) continue;
       least = std::min(least, of_forces[i]), most = std::max(most, of_forces[i]);
@@ -599,15 +596,14 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     put(text, is_again);
   }
 
-  // Adds a line, or writes it over that of the same step. A run that begins where the last one ended says
-  // nothing new.
+  // Adds a line, or replaces that of the same step. A run that begins where the last one ended adds nothing.
   void put(const std::string& text, bool is_again) {
     std::FILE* const file = own_.file.get();
     bool is_written = true;
     if (is_again && line_.begin >= 0) {
       is_written = std::fseek(file, line_.begin, SEEK_SET) == 0 && ftruncate(fileno(file), line_.begin) == 0;
     } else {
-      line_.begin = std::ftell(file);  // -1 of a pipe
+      line_.begin = std::ftell(file);  // -1 for a pipe
       if (text == line_.text) return;
     }
     line_.text = text;
@@ -616,18 +612,18 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   }
 
   Settings own_;
-  std::vector<int> kinds_;  // of each of LAMMPS' types the model's, or -1
+  std::vector<int> kinds_;  // for each of LAMMPS' types the model's, or -1
   bool takes_list_ = true;  // LAMMPS' neighbours, not the model's own search
   // The neighbours, and what they are of.
   std::unique_ptr<mdops_list, FreeList> near_;
   std::vector<int> types_;
   bool filled_ = false, is_late_ = false;
   int all_ = 0, centers_ = 0;
-  std::vector<Numbers> forces_;              // of each model; they go before it
-  size_t used_ = 0;                          // of them in this step
+  std::vector<Numbers> forces_;              // of each model; freed before it
+  size_t used_ = 0;                          // of them, in this step
   std::vector<std::pair<int, int>> owners_;  // of atoms and ghosts, while the halo is found
   Halo halo_;
-  bool is_elsewhere_ = false;  // what went wrong in this step
+  bool is_elsewhere_ = false;  // another process failed in this step
   bool warned_ = false;
   Line line_;
 };
