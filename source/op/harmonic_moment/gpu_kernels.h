@@ -1,8 +1,7 @@
 // Harmonic moments on a GPU. Each lane prepares one neighbour: its place among the splines, their values and
-// the harmonics. Then the lanes take numbers of splines and components side by side, one neighbour after the
-// other, in an order that is always the same. Sums, and gradients by them, of one type of neighbours at a
-// time lie in shared memory if they fit, spline by spline: what a neighbour has to do with are six lines in a
-// row.
+// the harmonics. Then the lanes share the splines and components of one neighbour after the other, in a fixed
+// order. Sums, and gradients by them, of one type of neighbours at a time lie in shared memory if they fit,
+// spline by spline: a neighbour uses six consecutive lines.
 #pragma once
 
 #include "common/rows.h"

@@ -14,8 +14,8 @@
 //   dL/dd = e sum_lm (P'_lm - l P_lm / r) B_lm + (1 / r) sum_lm P_lm grad B_lm(u),   e = u.
 //
 // P = chi sum_b phi_b g_b with the gradient g of the moments, and the slope of that sum is one of quartic
-// splines with (g_b+1 - g_b) / step. These differences are an argument of their own: who makes g of splines'
-// coefficients can make them of the coefficients' differences, which loses no digits.
+// splines with (g_b+1 - g_b) / step. These differences are a separate argument: a caller that computes g from
+// splines' coefficients can use the coefficients' differences, without loss of digits.
 #pragma once
 
 #include <cmath>

@@ -1,11 +1,11 @@
 // The inference step of a model with several descriptors of sums side by side, and one fitting net on the
-// features of all of them and on further inputs, whose gradient is a result: whoever made those leads it on.
+// features of all of them and on further inputs, whose gradient is a result for their maker.
 //
 //   e_i = scale net(D_1, D_2, ..., extra_i) + shift;   forces and virial of  sum_i weight_i (1 - c_i) e_i
 //
 // A part has the formulas of spline_potential.h, a cutoff, places, masks and tables of its own. c_i, 0 unless
-// asked for, is of atoms that go over to a pair table (pair_table.h): the nearest neighbours, which the step
-// finds, tell which atoms have any.
+// wanted, blends atoms with a pair table (pair_table.h). The nearest neighbours, which the step finds, show
+// which atoms have any.
 #pragma once
 
 #include "spline_potential/groups.h"

@@ -2,9 +2,9 @@
 // cpu_kernel.cpp where B's panels are packed. No `#pragma once`.
 //
 // A is prepared as tiles of 16 rows and 64 of the depth, [row / 16][k / 64][row % 16][k % 64], filled up with
-// zeros; B's panels stand in such tiles, too. A piece has several panels, as many as stay in the second
-// cache: kBandRows rows of A, which come from further away, are multiplied by all of them, so much of the
-// depth at a time as stays in the nearest cache with a column of B's tiles.
+// zeros; B's panels have such tiles, too. A piece has as many panels as stay in the L2 cache. They multiply
+// kBandRows rows of A, which come from further away, in parts of the depth that stay in the L1 cache with a
+// column of B's tiles.
 
 constexpr int kTileWords = kTile * kTile, kTileSteps = 8, kBandRows = 4 * kTile;
 constexpr int64_t kNearBytes = int64_t{1} << 20, kMostPanels = 8;

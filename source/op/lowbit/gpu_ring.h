@@ -1,4 +1,4 @@
-// How Hopper's kernels of low-bit products are fed: a ring of stages in shared memory that the tensor copy
+// Input of Hopper's kernels of low-bit products: a ring of stages in shared memory that the tensor copy
 // engine fills and warpgroups read, and clusters of blocks, tiles of C below each other, that share columns
 // of B: each fetches its part of them for all.
 #pragma once

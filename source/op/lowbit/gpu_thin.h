@@ -1,9 +1,9 @@
-// Low-bit products of few rows, or small ones, which are bound by fetching B and by the latency of what is
-// done one after the other, by Hopper's warpgroups. A block multiplies C^T = B^T A^T: 64 columns of C are the
+// Low-bit products of few rows, or small ones, by Hopper's warpgroups. They are bound by fetching B and by
+// the latency of dependent steps. A block multiplies C^T = B^T A^T: 64 columns of C are the
 // rows of a product, so that 16 rows of A cost no more than that. Its warpgroups take the stages of the depth
-// in turn and add up what they have in their order. Where the depth is much, two blocks (a cluster) share it,
-// and then the rows, of which each adds up what both have: the bits are the same in every run. Or two blocks
-// fetch for each other what they share of B (gpu_ring.h).
+// in turn and add up their sums in order. Two blocks (a cluster) share a large depth, and then the rows, each
+// of which one block adds up from both: the bits are the same in every run. Or two blocks fetch for each
+// other their common part of B (gpu_ring.h).
 //
 // B is int8 or float8 by lines, or ternary numbers as they are packed: a byte, four of the depth of a column,
 // becomes a register of the left factor.
@@ -14,10 +14,10 @@
 namespace mdops::gpu_lowbit {
 
 // `Depths` blocks share the depth, or `Sharers` columns of B. Warpgroups multiply in turn, each whole stages;
-// a warp more fetches. Ternary numbers take three, by the registers that there are. Bytes of a shared depth
-// are multiplied by one, in blocks of which a multiprocessor holds two: so the next kernel's are there before
-// this one's end. A stage's place in memory is always the same warpgroup's: another one's might take the
-// parity of its barrier for that of the bytes before.
+// another warp fetches. Ternary numbers use three warpgroups, limited by registers. Bytes of a shared depth
+// use one, in blocks of which a multiprocessor holds two: so the next kernel's start before this one's end. A
+// stage's place in memory always belongs to the same warpgroup: another one could mistake the parity of its
+// barrier for that of earlier bytes.
 template <LowBit B, int Rows, int Depths, int Sharers = 1>
 struct ThinTile {
   static constexpr bool kTernary = B == LowBit::ternary;

@@ -3,8 +3,8 @@
 // A block has a tile of 128 x Columns of C; its two warpgroups of 64 rows each multiply (wgmma) what a third
 // one fetches by the tensor copy engine: stages of 128 of the depth, rows of A and columns of B in swizzled
 // lines of 128 bytes. Two blocks (a cluster) may fetch for each other what they share of B (gpu_ring.h).
-// Blocks are as many as the multiprocessors and take tile after tile; the fetching goes on while a tile is
-// written, by shared memory in whole lines.
+// There is a block for each multiprocessor, which takes tile after tile. Fetching continues while a tile is
+// written, through shared memory in whole lines.
 //
 //   sum_whole      integers of one group: the sum stays in the tensor cores' int32
 //   sum_groups     groups of integers, up to 128 columns: after each the sums are added up in float32
@@ -260,8 +260,8 @@ struct Ring : StageRing<WideTile8<Columns>, Sharers, 8> {
   }
 };
 
-// A warpgroup's sums of a tile over `count` stages, float8: what a stage gives is added up in float32, while
-// the products of the next, in other registers, are under way. `Groups`: with the scales of its group. A
+// A warpgroup's sums of a tile over `count` stages, float8: a stage's sums are added up in float32, while the
+// products of the next run in other registers. `Groups`: with the scales of its group. A
 // branch around the sums would put off the question for the next stage until after them, so both have loops.
 template <LowBit A, LowBit B, bool Groups, class Ring, int Size>
 __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int group, int count, int col0,

@@ -1,14 +1,14 @@
 // Invariants of sums over neighbours as polynomials of them, and their gradient. An atom has numbers in a
 // row:
 //
-//   r   its sums s (C) and x (K), divided by d_0 and d_1, and behind them both divisors, d = (m + 1/4)^(1/2)
-//       with the masses m that stand behind s;
-//   v   mixtures of these, and polynomials of both that are made of them;
+//   r   its sums s (C) and x (K), divided by d_0 and d_1, and then both divisors, d = (m + 1/4)^(1/2), with
+//       the masses m that follow s;
+//   v   mixtures of these, and polynomials of both;
 //   y   polynomials of all before, which are the features.
 //
-// Each of v and y is a sum of terms, a factor times up to four numbers before it. Backward the same list of
-// numbers goes on with the gradients by v, those by what is made first, which are sums of terms, too, as
-// those by r are: of gradients by y and v, and numbers. With r = raw / d,
+// Each of v and y is a sum of terms, a factor times up to four numbers before it. Backward, the gradients by
+// v, in reverse order of the phases, continue this list. They and those by r are also sums of terms: of
+// gradients by y and v, and numbers. With r = raw / d,
 //
 //   dE/draw = g / d,   dE/dm = g_d / (2 d) - sum_r g_r r / (2 d^2).
 #pragma once

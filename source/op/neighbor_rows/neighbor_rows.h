@@ -1,5 +1,5 @@
-// The neighbours that count, as rows of numbers one after another, atom after atom, and sums over them: what
-// stands before and behind the layers of DPA-1's attention (attention_layer).
+// The neighbours that count, as consecutive rows of numbers, atom after atom, and sums over them: the steps
+// before and after the layers of DPA-1's attention (attention_layer).
 //
 // A pair list has K slots an atom; a row is a slot with a neighbour within the cutoff whose pair of types is
 // not masked. Of the pair vector d of a row, with the radial terms of env_mat.h,
@@ -16,7 +16,7 @@
 //   d: G_R's of env_mat.h  +  (ds/dr <G_g, dg/ds> + dw/dr (G_w + <G_g, dg/dw>)) e  +  m/r (G_u - e e.G_u) +
 //   dm/dr e e.G_u
 //
-// Where g is made otherwise, from R and w, there are R, w and u alone, with second derivatives, too: of
+// If g is computed otherwise, from R and w, there are only R, w and u, also with second derivatives: of
 // <v, gradient>, with l = e.v, a = e.G_u, l' = (v - l e) / r and a' = (G_u.v - l a) / r
 //
 //   by G_R, G_w, G_u   R along v of env_mat.h, w' l, m' l e + m l'
@@ -132,7 +132,7 @@ MDOPS_HD Row<T> row_of_slot(const EnvironmentRowsArgs<T>& args, int64_t slot) {
 }
 
 // Of a pair vector, beside the terms of env_mat.h, w, q and dq/dr with their digits where w is nearly zero,
-// and 1 + ... of env_mat.h has lost them: the rows' directions do not fade with w, and would be noise there.
+// and 1 + ... of env_mat.h has lost them: the rows' directions do not fade with w, and would become noise.
 template <class T>
 struct RowTerms {
   RadialTerms<T> f;

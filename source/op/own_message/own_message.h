@@ -1,4 +1,4 @@
-// What rows add to their own numbers, and the gradient by them; the weights are constants:
+// Rows' updates from their own numbers, and the gradient by these; the weights are constants:
 //
 //   y = keep x + s f(z), z = x W + b        x (R, C), W (C, C), s and b (C,)
 //   by x  keep g + (g s f'(z)) W^T

@@ -1,7 +1,7 @@
 // The ops on pair tables on a GPU: a warp an atom, a lane a neighbour.
 //
-// Nothing here is looked at by the host. What is wrong with an input, or too large for the sums, marks its
-// system as failed, and the results of that system become NaN.
+// The host checks nothing here. A wrong input, or a term too large for the sums, marks its system as failed,
+// and the results of that system become NaN.
 #pragma once
 
 #include "common/early.h"

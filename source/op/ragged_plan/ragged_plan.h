@@ -17,7 +17,7 @@ struct PlanArgs {
   PlanRow* plan;
 };
 
-// A sequence's pieces, and the numbers of its bias.
+// A sequence's pieces, and the size of its bias.
 struct PlanSequence {
   int64_t tiles, squares;
   bool fits;

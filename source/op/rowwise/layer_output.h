@@ -1,5 +1,5 @@
-// What a dense layer makes of its product z (N, C): y = f(z) + (x, x, ..), where x (N, I) is its input, as
-// often side by side as it takes to be as wide, or not at all (I = 0). With both derivatives:
+// The output of a dense layer with the product z (N, C): y = f(z) + (x, x, ..), where x (N, I) is its input,
+// repeated to this width, or absent (I = 0). With both derivatives:
 //
 //   of <G, y>                  by z   f'(z) G              by x   the sum of G's parts
 //   of <u, by z> + <w, by x>   by G   f'(z) u + (w, w, ..)   by z   f''(z) u G

@@ -1,9 +1,9 @@
 // The descriptor's features D = T^T T_< of a block of atoms, an atom a lane, for one instruction set.
 //
 // D[k][l], k < width, l < axis, is symmetric in its first axis x axis entries, so a net sees those once (l <=
-// k), the weights of the two equal ones added: its "head". All others, k >= axis, stand in the order of the
-// net's weights. D is never whole: it is formed from T in groups of rows k, each multiplied at once into the
-// first layer; the same backwards. T is [4][t_width] rows, t_width in whole vectors.
+// k), the weights of the two equal ones added: its "head". All others, k >= axis, have the order of the net's
+// weights. D is never stored whole: it is computed from T in groups of rows k, each multiplied at once by the
+// first layer's weights; the same backwards. T is [4][t_width] rows, t_width in whole vectors.
 #pragma once
 
 #include "common/panels.h"

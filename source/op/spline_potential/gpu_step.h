@@ -1,8 +1,8 @@
 // The first and last kernels of the inference step on a GPU, and the order of the atoms: rows sorted by type,
 // each net's rows filled up to whole tiles, so that a tile of the fitting net has one set of weights.
 //
-// Nothing here is looked at by the host. What is wrong with an input, or too large for the sums, marks its
-// system as failed, and the results of that system become NaN.
+// The host checks nothing here. A wrong input, or a term too large for the sums, marks its system as failed,
+// and the results of that system become NaN.
 #pragma once
 
 #include "common/early.h"

@@ -1,18 +1,17 @@
-// The descriptor's kernels where atoms are few: several warps share an atom, which alone would have few of a
-// multiprocessor's. What one warp does for an atom (gpu_moments.h, gpu_forces.h), each does for its share:
+// The descriptor's kernels for few atoms: several warps share an atom, to use more of a multiprocessor's.
+// Each does for its share what one warp does for an atom (gpu_moments.h, gpu_forces.h):
 //
 //   moments   32 places of the list after 32, into moments of its own; then rows of the moments, four after
 //             four, into a part of T; then rows of D
 //   forces    rows of D, two after two, into a part of dT; then rows of dA, four after four; then pairs, 32
 //             after 32
 //
-// Each has its memory as if it were alone. Sums are put together in the order of the warps, by all threads,
-// in the memory of the first.
+// Each has memory of its own. Sums over the warps are added in their order, by all threads, in the memory of
+// the first.
 //
-// What takes long here is waiting: for memory, and for the one warp that has something of its own to do. So
-// numbers are asked for side by side, and what is not of all warps is done by one without a share of its own.
-// `by_atom` a team goes from an atom's list to T while the kernel before it finds the atoms' rows, of which
-// only D needs to know.
+// Most time goes to waiting: for memory, and for a warp with work of its own. So numbers are loaded together,
+// and work that is not shared goes to a warp without a share. `by_atom` a team computes T from an atom's list
+// while the kernel before it finds the atoms' rows, which only D needs.
 #pragma once
 
 #include "spline_potential/gpu_forces.h"

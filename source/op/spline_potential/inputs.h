@@ -54,7 +54,7 @@ struct PotentialInputs {
       layers;  // in place of `nets`: each net's, see NetInputs; the output layer has no timestep
   ScalarType dtype;
   int64_t atoms, systems, ntypes, basis, net_count;  // of nets: ntypes, or 1 for all types
-  bool gated, atom_virial;                           // whether atomic virials are asked for
+  bool gated, atom_virial;                           // whether atomic virials are wanted
   double cutoff, cutoff_smooth, protection, s_max, grading;
   Matmul matmul;
   FittingShape net;

@@ -1,11 +1,11 @@
-// The step of `spline_potential` with what a loss on its results gives back to the model: the gradients of
-// the spline tables and of the fitting nets' weights. training.md, "A step", has the formulas; tanh
+// The step of `spline_potential` with the gradients of a loss on its results: by the spline tables and by the
+// fitting nets' weights. training.md, "A step", has the formulas; tanh
 // nets.
 //
 // Two passes over the atoms in blocks: forward (energies and forces), which saves the layers' values, and,
 // once the loss is known, backward (the tangents along the loss' gradient of the forces, and the adjoint of
-// both). What is a sum over all atoms, the gradients of the weights, is then made by units of some rows of a
-// matrix each.
+// both). Then the gradients of the weights, sums over all atoms, are computed in units of some rows of a
+// matrix.
 #pragma once
 
 #include "gemm/training_block.h"
