@@ -45,7 +45,7 @@ int64_t columns_of(ProductForm form, const Tensor& b) {
   return b.size(form == ProductForm::b_transposed ? 0 : 1);
 }
 
-// Products with sums, and with a depth to share among blocks, also use the tensor cores if they are small.
+// Products with sums, or with a depth to share among blocks, use the tensor cores even if they are small.
 bool is_deep(ProductForm form, const Tensor& a, bool sums) {
   return form == ProductForm::a_transposed && (sums || a.size(0) > kFewRows);
 }

@@ -21,7 +21,7 @@ void launch_wide(const Gpu& gpu, const Product& p) {
 
 template <int Columns, int Cluster>
 void multiply_wide_product(const Gpu& gpu, const Product& p) {
-  if constexpr (Columns > 128)  // groups' sums and what they add up to take more registers
+  if constexpr (Columns > 128)  // groups' sums and their totals take more registers
     if (p.groups > 1) return multiply_wide_product<128, Cluster>(gpu, p);
   with_kinds(p, [&]<LowBit A, LowBit B>() {
     constexpr bool kWhole = A == LowBit::int8;

@@ -261,8 +261,8 @@ struct Ring : StageRing<WideTile8<Columns>, Sharers, 8> {
 };
 
 // A warpgroup's sums of a tile over `count` stages, float8: a stage's sums are added up in float32, while the
-// products of the next run in other registers. `Groups`: with the scales of its group. A
-// branch around the sums would put off the question for the next stage until after them, so both have loops.
+// products of the next run in other registers. `Groups`: with the scales of its group. A branch around the
+// sums would delay the check for the next stage until after them, so both have loops.
 template <LowBit A, LowBit B, bool Groups, class Ring, int Size>
 __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int group, int count, int col0,
                                              float (&parts)[Size]) {

@@ -7,7 +7,7 @@
 //   y   polynomials of all before, which are the features.
 //
 // Each of v and y is a sum of terms, a factor times up to four numbers before it. Backward, the gradients by
-// v, in reverse order of the phases, continue this list. They and those by r are also sums of terms: of
+// v continue this list, those by the polynomials first. They and those by r are also sums of terms: of
 // gradients by y and v, and numbers. With r = raw / d,
 //
 //   dE/draw = g / d,   dE/dm = g_d / (2 d) - sum_r g_r r / (2 d^2).

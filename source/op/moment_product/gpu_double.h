@@ -6,7 +6,7 @@
 //
 //   shared memory    A      64 rows of 16 numbers, 20 apart: pieces of different rows lie in different banks
 //                    B      16 rows of all columns, 4 mod 16 apart
-//   at the end       sums   64 rows over both, and are stored from there as adjacent numbers
+//   at the end       sums   64 rows over both, stored from there in order
 //
 // Moments are zero without neighbours: stages that are zero for all rows are skipped.
 #pragma once

@@ -125,9 +125,9 @@ MDOPS_HD void fold(Grid& grid, int d, double period) {
 constexpr int64_t kFewBins = 128;
 
 // Bins at least half the cutoff wide in two directions and the cutoff in the third: narrower ones gather the
-// atoms around them more often, wider ones test more pairs in vain (measured at 100 to 200 neighbours). No
-// more than `most` bins, lest a dilute gas ask for more bins than atoms. Where atoms are far apart, as when
-// one has flown away, wider bins would put all others into one: directions without pbc are folded instead.
+// atoms around them more often, wider ones test more pairs in vain (measured at 100 to 200 neighbours). At
+// most `most` bins, as a dilute gas would need more bins than atoms. If atoms are far apart, as when one has
+// flown away, wider bins would put all others into one: directions without pbc are folded instead.
 // low, high: the range of the atoms' fractional coordinates; in and out.
 MDOPS_HD void set_bins(Grid& grid, double* low, double* high, double cutoff, int64_t most) {
   double extent[3], width[3], wanted[3], bins[3];

@@ -3,8 +3,8 @@
 //   y = keep n + s f(n A + a) + t v + u f([n, D(E), D(V)] B + b),   D(T)_lk = sum_a T_al T_ak, l < axis
 //
 // v (N, C) is the convolution, E (N, 3, K) the sums of edges times vectors, V (N, 3, C) those of neighbours;
-// v is the first of the rows of V (N, 1 + 3, C). Any term and any input of the last product may
-// be missing. The gradients are by n, E, and v and V together; the weights are constants.
+// v is the first of the rows of V (N, 1 + 3, C). Any term and any input of the last product may be missing.
+// The gradients are by n, E, and v and V together; the weights are constants.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ struct NeighborRow {
 // c of the atoms [begin, end).
 MDOPS_DECLARE_KERNEL(int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin,
                                           int64_t end, double* weight, const NearReport& report))
-// t of the atoms `ids`, 0 where the weight is, with forces and virials of  sum_i weight_i t_i  (null:
+// t of the atoms `ids`, 0 if the weight is, with forces and virials of  sum_i weight_i t_i  (null:
 // 1).
 MDOPS_DECLARE_KERNEL(int64_t table_energies(const ListArgs& list, const TableArgs& table,
                                             const double* weight, const int32_t* ids, int64_t count,

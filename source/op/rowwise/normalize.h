@@ -3,8 +3,8 @@
 //   y = x / max(|x|, 1e-12), and 0 for 0         dx = (g - y (y.g)) / |x|
 //   of <u, dx>:  by g  (u - y (y.u)) / |x|       by x  -((u.g - 3 (y.u)(y.g)) y + (y.g) u + (y.u) g) / |x|^2
 //
-// Below 1e-12 the length is a constant. Rows may have several adjacent parts, (N, P W), each normalised
-// for itself; tensors like y are then one for each part, (N, W).
+// Below 1e-12 the length is a constant. Rows may have several adjacent parts, (N, P W), each normalised for
+// itself; tensors like y are then one for each part, (N, W).
 #pragma once
 
 #include <cmath>

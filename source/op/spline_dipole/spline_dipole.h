@@ -3,8 +3,8 @@
 //
 //   mu_i = sum_m c_im T_im, of the last three rows of T;   U = -sum_i F_i . mu_i  in fields F,
 //
-// with U's forces and virial. Where F_i is a force on the end of the dipole mu_i (a Wannier centroid), U's
-// forces are what it does to the atoms.
+// with U's forces and virial. If F_i is a force on the end of the dipole mu_i (a Wannier centroid), U's
+// forces are its effect on the atoms.
 #pragma once
 
 #include "spline_potential/spline_potential.h"

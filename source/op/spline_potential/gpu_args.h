@@ -9,8 +9,8 @@ namespace mdops {
 // Forces and virials are summed as integers, so that no result depends on the order of the additions: in
 // units of 2^-36 eV/A (1.5e-11) and 2^-32 eV. An atom's force has 2^27 eV/A of room: a pair's beyond 2^17, or
 // beyond what as many pairs as a row holds could add up to from both sides, is refused. An atom's virial is
-// refused from 2^30 eV on; if atoms' virials are wanted, as sums over the pairs that point to them, a
-// pair's is from 2^30 eV over a row's places on. A system's is summed in two integers, neither of which can
+// refused from 2^30 eV on; if atoms' virials are wanted, as sums over the pairs that point to them, a pair's
+// is from 2^30 eV over a row's places on. A system's is summed in two integers, neither of which can
 // overflow.
 constexpr double kForceUnit = 1.0 / (1LL << 36), kVirialUnit = 1.0 / (1LL << 32);
 constexpr float kMostForce = 131072.0f, kMostForceOfRow = 1 << 26;
