@@ -1,4 +1,4 @@
-// What the GPU kernels of attention are given, and what they share: numbers of any dtype, work items, and the
+// Arguments of the GPU kernels of attention, and what they share: numbers of any dtype, work items, and the
 // formulas of one pair of rows (attention.h has them all).
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace mdops::gpu_attention {
 
-// In what sums and the softmax are for tensors of T.
+// The type of sums and of the softmax for tensors of T.
 template <class T>
 using Sums = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -45,8 +45,8 @@ __device__ __forceinline__ void put(__nv_bfloat16* to, float x) {
   *to = __float2bfloat16_rn(x);
 }
 
-// Arguments of T, absent ones null. The prepare kernel's blocks say in `bad`, of kPrepareBlocks integers,
-// whether offsets or plan are wrong: then all results are NaN.
+// Arguments of T; absent ones are null. The prepare kernel's blocks set `bad`, of kPrepareBlocks integers, if
+// offsets or plan are wrong: then all results are NaN.
 template <class T>
 struct TensorArgs {
   using A = Sums<T>;
@@ -54,14 +54,14 @@ struct TensorArgs {
   const A* absent;
   const int32_t *offsets, *plan, *bad;
   int rows, heads, width, value_width, sequences, gates, items, max_length;
-  // From a row of q or k to the next, and of v; those of their gradients and directions are as far apart.
+  // Strides of rows of q and k, and of v; gradients and directions have the same.
   int key_stride, value_stride;
   int64_t bias_size;
   A scale, shift;
-  // Whether rows of no sequence may be left as they are, of which the caller reads none.
+  // Whether rows of no sequence may be left unset, as the caller does not read them.
   bool leaves_rest;
 
-  // Where a row of one head begins in q and what lies as it does, in v, and in tensors (rows, heads,
+  // Where a row of one head begins in q and tensors of its layout, in v, and in tensors (rows, heads,
   // columns).
   __device__ int64_t key(int t, int head) const {
     return static_cast<int64_t>(t) * key_stride + head * width;
@@ -74,7 +74,7 @@ struct TensorArgs {
   }
 };
 
-// Results of the passes, and what the derivatives take.
+// Results of the passes, and inputs of the derivatives.
 template <class T>
 struct ForwardResults {
   T* out;
@@ -86,7 +86,7 @@ struct Directions {
   const T *q, *k, *v, *bias, *gate, *switches;
 };
 
-// An array of (rows, columns) of which the kernels write the rows of sequences alone.
+// An array of (rows, columns) of which the kernels write only the rows of sequences.
 template <class T>
 struct RowsToFill {
   T* to;
@@ -102,11 +102,11 @@ struct GradientArgs {
   T *grad_q, *grad_k, *grad_v, *grad_bias;
   T* grad_grad_out;
   A* parts;              // of the gradients of gate and switch: (2 heads, rows, gates + 1)
-  RowsToFill<T> around;  // the rows that those of grad_q, grad_k and grad_v are pieces of, if they are
+  RowsToFill<T> around;  // the rows that contain those of grad_q, grad_k and grad_v, if any
 };
 
-// With a block for each tile of a sequence's keys, sums over keys of what belongs to queries: those of the
-// first tile are in the results, of each other one here, as far apart. Null where a block has all keys.
+// If each tile of a sequence's keys has a block, its sums over keys for queries: those of the first tile are
+// in the results, those of the others here, with the same strides. Null if a block has all keys.
 template <class T>
 struct TileSums {
   T* rows;           // as the results' rows
@@ -123,10 +123,10 @@ struct TileSums {
 
 constexpr int kPrepareBlocks = 64, kPrepareThreads = 256;
 
-// A sequence, or part of one, that a block works on.
+// A sequence, or part of one, for one block.
 struct WorkItem {
   int sequence, begin, length, first;
-  int64_t bias;  // where its bias begins in a head's
+  int64_t bias;  // where its bias begins within a head's
 };
 
 template <class T>
@@ -137,7 +137,7 @@ __device__ __forceinline__ WorkItem work_item(const TensorArgs<T>& p, int index)
           (static_cast<int64_t>(item.w) << 31) + item.z};
 }
 
-// Whether the item is one that a block may work on: within all arrays.
+// Whether a block may process the item: it is within all arrays.
 template <class T>
 __device__ __forceinline__ bool is_sound(const TensorArgs<T>& p, int4 item) {
   if (item.x < 0 || item.x >= p.sequences || item.y < 0 || item.y % kPlanTile != 0) return false;
@@ -148,12 +148,13 @@ __device__ __forceinline__ bool is_sound(const TensorArgs<T>& p, int4 item) {
   return item.z >= 0 && item.w >= 0 && bias <= p.bias_size - length * length;
 }
 
-// Whether offsets or plan are wrong. All threads of a block of at least kPrepareBlocks must call it.
+// Whether offsets or plan are wrong. All threads of a block must call it, at least kPrepareBlocks of them.
 __device__ __forceinline__ bool is_bad(const int32_t* bad) {
   return __syncthreads_or(threadIdx.x < kPrepareBlocks ? bad[threadIdx.x] : 0);
 }
 
-// Zeros, or NaN where the arguments are wrong, in `columns` numbers of each row that belongs to no sequence.
+// Writes zeros, or NaN if the arguments are wrong, to `columns` numbers of each row that belongs to no
+// sequence.
 template <class T>
 __device__ void fill_rows(T* to, int64_t columns, int64_t first, int64_t last, float value) {
   if (to == nullptr) return;
@@ -162,7 +163,7 @@ __device__ void fill_rows(T* to, int64_t columns, int64_t first, int64_t last, f
     put(to + k, value);
 }
 
-// Judges offsets and plan, and notes where each sequence's bias begins, if that is asked for.
+// Checks offsets and plan, and writes where each sequence's bias begins, if requested.
 template <class T>
 __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(TensorArgs<T> p, int32_t* bad, int64_t* bias_at) {
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
   if (threadIdx.x == 0) bad[blockIdx.x] = wrong;
 }
 
-// After the other kernels, or before them: zeros in rows of no sequence; NaN everywhere if arguments are
+// Runs after the other kernels, or before them: zeros in rows of no sequence; NaN everywhere if arguments are
 // wrong.
 template <class T>
 __global__ void __launch_bounds__(kPrepareThreads)
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
   if (bad) fill_rows(whole.to, whole.columns, 0, 1, value);
 }
 
-// What the formulas of one pair (j, l) begin with.
+// Inputs of the formulas of one pair (j, l).
 template <class A>
 struct PairInputs {
   A s;       // scale q_j.k_l + bias_jl
@@ -220,7 +221,7 @@ struct PairInputs {
   A a1, c1;  // how a and c change
 };
 
-// What the sums over pairs take of one.
+// What a pair adds to sums over pairs.
 template <class A>
 struct PairGradients {
   A pm, x, b, e;
@@ -232,8 +233,8 @@ __device__ __forceinline__ A logit(A s, A a, A shift, bool switched) {
   return switched ? (s + shift) * a : s;
 }
 
-// A query whose keys are all masked (its sum of exponentials is 0, logsumexp -inf) answers with zeros, and
-// nothing depends on it: kernels take infinity for its logsumexp, so that all its exponentials are 0 again.
+// A query whose keys are all masked (its sum of exponentials is 0, logsumexp -inf) has a result of zeros and
+// no gradient: kernels replace its logsumexp by infinity, so that all its exponentials are 0 again.
 template <class A>
 __device__ __forceinline__ A usable(A logsumexp) {
   const A infinity = __int_as_float(0x7f800000);
@@ -244,7 +245,7 @@ __device__ __forceinline__ A inverse_of_sum(A sum) {
   return sum == A(0) ? A(0) : A(1) / sum;
 }
 
-// A product with a probability, which is 0 where that is: the other may be infinite, where keys are masked.
+// A product with a probability; 0 if that is 0: the other factor may be infinite, where keys are masked.
 template <class A>
 __device__ __forceinline__ A weighted(A probability, A x) {
   return probability == A(0) ? A(0) : probability * x;
@@ -270,8 +271,7 @@ __device__ __forceinline__ PairGradients<A> pair_gradients(const PairInputs<A>& 
   return r;
 }
 
-// How what a pair adds to o changes: the coefficients of v, and of its direction; and what it adds to the
-// mean of z'.
+// How a pair's part of o changes: the coefficients of v and of its direction; and its part of the mean of z'.
 template <class A>
 struct PairChange {
   A of_v, pm, mean;

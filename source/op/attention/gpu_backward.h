@@ -1,33 +1,33 @@
 // Attention's gradients by tensor cores, for heads up to 128 wide.
 //
-// A block has one head of one sequence. It goes through the keys in tiles of several groups of 16, which stay
-// in shared memory with their values while it goes through the queries, which come there as many at a time as
-// there is room for (16-bit numbers a step ahead), a step of 32 or 16 of them after the other:
+// A block has one head of one sequence. It loops over tiles of several groups of 16 keys. These and their
+// values stay in shared memory while it loops over the queries in steps of 32 or 16. As many queries are
+// loaded at a time as fit (16-bit numbers one step ahead):
 //
 //   K, V        (keys, D) parts      Q, G      (queries, D) parts, G the gradient of the result
 //
 //   a warp, for its group of keys (`multiply`):
 //     S^T, T^T (16, step) = K Q^T, V G^T   lane l has keys l / 4 and l / 4 + 8, queries 8 n + 2 (l % 4) and
-//                                          the next of unit n
+//                                          the next in unit n
 //     P, X as attention.h has them         X, as parts, goes to shared memory: (keys, step)
 //     dV (16, D) += P^T G, dK += X^T Q     in registers until the tile's last queries
 //   then, after a barrier, for some of the step's queries and columns (units of 16):
-//     dQ += X K                            over the tile's keys; sums of more tiles are made in device
-//                                          memory, each by the same thread
+//     dQ += X K                            over the tile's keys; over tiles the same thread sums in device
+//                                          memory
 //
-// The block alone writes what belongs to its head of its sequence: no atomics, one order.
+// Only this block writes the results of its head of its sequence: no atomics, a fixed order.
 #pragma once
 
 #include "attention/gpu_forward.h"
 
 namespace mdops::gpu_attention {
 
-// Queries at a time: where the sums of wide heads leave few registers, half as many as else.
+// Queries at a time: half as many if the sums of wide heads leave few registers.
 template <class N, int D>
 constexpr int kQueryStep = D >= 64 && N::kSplit ? 16 : 32;
 
-// Groups of 16 keys in a tile, a warp each, and how many blocks share a multiprocessor: what most atoms have
-// as neighbours is one tile of narrow heads in float32. (Two warps a group, one with the sums of the values'
+// Groups of 16 keys in a tile, a warp each, and how many blocks share a multiprocessor: most atoms'
+// neighbours are one tile of narrow heads in float32. (Two warps a group, one with the sums of the values'
 // gradients and one with the keys', took 1.2 to 1.9 times as long.)
 template <class N, int D>
 constexpr int kBackwardWarps = D > 64      ? 8
@@ -37,13 +37,12 @@ template <class N, int D>
 constexpr int kBackwardBlocks = D > 64      ? 1
                                 : N::kSplit ? 2
                                             : 3;
-// And of tiles for sequences of a little more keys than that, for which a second tile would take as long as
-// the first.
+// The same for sequences of slightly more keys, for which a second tile would take as long as the first.
 template <class N, int D>
 constexpr int kLongerWarps = D <= 64 && N::kSplit ? 7 : kBackwardWarps<N, D>;
 constexpr int kMostQueries = 128;  // in shared memory at a time
 
-// The sequences that a launch is for; blocks of others end at once.
+// The sequence lengths of a launch; blocks of other sequences end at once.
 struct Lengths {
   int above = -1, most = INT32_MAX;
 };
@@ -51,27 +50,27 @@ struct Lengths {
 template <class N, int D, int Step>
 struct BackwardMemory {
   static constexpr int kStep = Step, kStepGroups = Step / kGroup;
-  int keys;     // of a tile: 16 a warp
-  int queries;  // that are in shared memory, whole steps; a step where there are two stages
+  int keys;     // of a tile: 16 per warp
+  int queries;  // in shared memory, whole steps; one step if there are two stages
   int gates;
 
   MDOPS_HD int apart() const { return keys * 2 * D; }
   MDOPS_HD int values() const { return N::kParts * apart(); }
-  // Queries and gradients: numbers that need no splitting come by copies while the step before is multiplied.
+  // Queries and gradients: numbers without splitting are copied while the step before is multiplied.
   static constexpr int kStages = N::kSplit ? 1 : 2;
   MDOPS_HD int queries_apart() const { return queries * 2 * D; }
   MDOPS_HD int query_rows(int stage) const { return 2 * values() + stage * 2 * N::kParts * queries_apart(); }
   MDOPS_HD int grad_rows(int stage) const { return query_rows(stage) + N::kParts * queries_apart(); }
   MDOPS_HD int slopes_apart() const { return keys * 2 * kStep; }
   MDOPS_HD int slopes() const { return query_rows(kStages); }  // X
-  // Floats: inverse scales of keys' groups, values', X's, of queries' groups and gradients'; then logsumexp,
-  // delta of each stage.
+  // Floats: inverse scales of groups of keys, values, X, queries and gradients; then logsumexp and delta of
+  // each stage.
   static constexpr int kQueryGroups = kMostQueries / kGroup;
   MDOPS_HD int scales() const { return slopes() + N::kParts * slopes_apart(); }
   MDOPS_HD int query_scales() const { return scales() + 4 * 3 * kMostWarps; }
   MDOPS_HD int rows() const { return query_scales() + 4 * 2 * kQueryGroups; }
   // Switch and gate of the keys, then of the queries; their gradients' sums: of the keys, then each warp's of
-  // the queries. Of (gates + 1) columns the last is the switch's.
+  // the queries. The last of (gates + 1) columns is the switch's.
   MDOPS_HD int columns() const { return gates + 1; }
   MDOPS_HD int key_factors() const { return rows() + 4 * 2 * queries * kStages; }
   MDOPS_HD int query_factors() const { return key_factors() + 4 * columns() * keys; }
@@ -82,7 +81,7 @@ struct BackwardMemory {
   }
 };
 
-// (16 x 8 Units) = A B^T: A 16 rows of one tile, B the first 8 Units rows of another.
+// (16 x 8 Units) = A B^T: A has 16 rows of one tile, B the first 8 Units rows of another.
 template <class N, int D, int Units>
 __device__ __forceinline__ void product_of_rows(float (&c)[Units][4], const char* a, int a_apart, int a_row,
                                                 const char* b, int b_apart) {
@@ -153,16 +152,16 @@ MDOPS_HD int query_of_lane(int lane) {
                     : 8 * (lane / 16) + 2 * (lane % 4) + lane / 8 % 2;
 }
 
-// What pairs of a warp's 16 keys and a step's queries take besides their products, in shared memory. Of
-// factors and sums there are a row for each column of the gate and one for the switch.
+// What pairs of a warp's 16 keys and a step's queries need besides their products, in shared memory. Factors
+// and sums have a row for each column of the gate and one for the switch.
 struct PairFactors {
-  const float *logsumexp, *delta, *query_factors;  // of the step's queries; `queries` a row
-  const float* key_factors;                        // of the tile's keys, `keys` a row
+  const float *logsumexp, *delta, *query_factors;  // of the step's queries; rows of `queries`
+  const float* key_factors;                        // of the tile's keys, rows of `keys`
   float *query_sums, *key_sums;                    // the warp's own; the tile's
   int keys, queries = 0;
 };
 
-// A factor of all queries, or one of each 16, for unit n.
+// A factor of unit n: of all queries, or one per 16.
 __device__ __forceinline__ float of_unit(float factor, int) {
   return factor;
 }
@@ -171,8 +170,8 @@ __device__ __forceinline__ float of_unit(const float (&factor)[Groups], int n) {
   return factor[n / 2];
 }
 
-// s and t, K Q^T and V G^T but for their factors, of keys tile + row .. + 15 and 8 Units queries, become P
-// and X as the gradients of v and q take them. On the way what gate, switch and bias get.
+// Turns s and t, K Q^T and V G^T without their factors, of keys tile + row .. + 15 and 8 Units queries, into
+// P and X for the gradients of v and q. Also adds to the gradients of gate, switch and bias.
 template <class Have, class T, int Units, class Factor>
 __device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const GradientArgs<T>& g,
                                                const TileBlock& b, const PairFactors& f, int tile, int row,
@@ -194,7 +193,7 @@ __device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const Gra
   if (switched)
 #pragma unroll
     for (int h = 0; h < 2; ++h) w_key[h] = f.key_factors[gates * f.keys + in_tile + 8 * h];
-  float e[Units][4], of_switch[Units][4];  // what the gradients of gate and switch take of each pair
+  float e[Units][4], of_switch[Units][4];  // each pair's part of the gradients of gate and switch
 #pragma unroll
   for (int n = 0; n < Units; ++n) {
     const float2 sums = of_queries(f.logsumexp, n), deltas = of_queries(f.delta, n);
@@ -280,8 +279,8 @@ __device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const Gra
   }
 }
 
-// dQ of 16 Units queries from `row` on and the columns 16 pair .. 16 pair + 15: X K over the tile's keys.
-// `slopes` are X of Step queries, by keys.
+// dQ of 16 Units queries from `row` on and columns 16 pair .. 16 pair + 15: X K over the tile's keys.
+// `slopes` is X of Step queries, by keys.
 template <class N, int D, int Step, int Units>
 __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_apart, const char* keys,
                                                int apart, const float* slope_scales, const float* key_scales,
@@ -316,7 +315,7 @@ __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_ap
   }
 }
 
-// delta_j = G_j.o_j of a block's queries, to device memory, unless it is there already (no `out`).
+// Writes delta_j = G_j.o_j of a block's queries to device memory, unless it is there already (no `out`).
 template <class T, int D>
 __device__ __forceinline__ void delta_of_rows(const TensorArgs<T>& p, const GradientArgs<T>& g,
                                               const TileBlock& b, const RowsOf<T>& grads,
@@ -351,7 +350,7 @@ __device__ __forceinline__ void delta_of_rows(const TensorArgs<T>& p, const Grad
   __syncthreads();
 }
 
-// Sums of a warp's 16 rows from `first` on, times a factor, to a sequence's rows of a gradient.
+// Writes sums of a warp's 16 rows from `first` on, times a factor, to a sequence's rows of a gradient.
 template <class T, int Units>
 __device__ __forceinline__ void put_rows(const TileBlock& b, T* to, int stride, int width, bool wide,
                                          int first, const float (&sums)[Units][4], float factor) {
@@ -362,7 +361,7 @@ __device__ __forceinline__ void put_rows(const TileBlock& b, T* to, int stride, 
   }
 }
 
-// What gate and switch of a tile's keys get from the queries, behind a barrier after the last of these.
+// Writes the gradients of gate and switch of a tile's keys, after a barrier behind the last query.
 template <class T>
 __device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const GradientArgs<T>& g,
                                              const TileBlock& b, int tile, int count, int room,
@@ -376,7 +375,7 @@ __device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const Gradi
   }
 }
 
-// Of all tensors that a block reads.
+// Prefetches all tensors that a block reads.
 template <class T>
 __device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const GradientArgs<T>& g,
                                                const TileBlock& b, Wide wide) {
@@ -387,8 +386,8 @@ __device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const Gra
   if (g.out) ask_for_coming(b, outs_of(p, b, g.out, wide));
 }
 
-// `sums` of dQ in float32, (rows, heads, width), where it takes several tiles of keys; null if grad_q itself
-// can keep them.
+// `sums` of dQ in float32, (rows, heads, width), if it needs several tiles of keys; null if grad_q itself can
+// hold them.
 template <class T, class N, int D, int Warps, int Step, class Have>
 __global__ void __launch_bounds__(Warps* kWarp, kBackwardBlocks<N, D>)
     backward_kernel(TensorArgs<T> p, GradientArgs<T> g, BackwardMemory<N, D, Step> layout, Blocks blocks,
@@ -411,8 +410,8 @@ __global__ void __launch_bounds__(Warps* kWarp, kBackwardBlocks<N, D>)
   const bool switched = Have::switches(p), has_gate = Have::gates(p) > 0;
   const bool has_factors = switched || has_gate;
 
-  // The block, of which the compiler does not know that it is always the same: addresses are made where they
-  // are used, and take no registers else.
+  // The block, hidden from the compiler so that it seems to change: addresses are then computed where they
+  // are used, and take no registers elsewhere.
   const auto here = [&] {
     TileBlock same = b;
     same.item.begin = opaque(b.item.begin);
@@ -421,7 +420,7 @@ __global__ void __launch_bounds__(Warps* kWarp, kBackwardBlocks<N, D>)
 
   if (g.out) delta_of_rows<T, D>(p, g, b, outs_of(p, b, g.grad_out, wide), outs_of(p, b, g.out, wide));
   if constexpr (D > 64) ask_for_coming(p, g, b, wide);
-  // Queries and gradients from `query` on, and what belongs to their rows.
+  // Loads queries and gradients from `query` on, and the numbers of their rows.
   const auto bring_queries = [&](int query, int stage) {
     const TileBlock at_rows = here();
     const auto of_q = keys_of(p, at_rows, p.q, wide);
@@ -475,7 +474,7 @@ __global__ void __launch_bounds__(Warps* kWarp, kBackwardBlocks<N, D>)
     for (int begin = 0; begin < length; begin += layout.queries) {
       const int stage = kCopies ? begin / kStep % 2 : 0, end = min(begin + layout.queries, length);
       if (!kCopies && (first_tile || length > layout.queries)) {
-        if (begin > 0) __syncthreads();  // nobody needs those before any more
+        if (begin > 0) __syncthreads();  // nobody needs those before any longer
         bring_queries(begin, 0);
       }
       wait_for_copies();
@@ -483,7 +482,7 @@ __global__ void __launch_bounds__(Warps* kWarp, kBackwardBlocks<N, D>)
       if (kCopies && end < length) bring_queries(end, 1 - stage);
       for (int query = begin; query < end; query += kStep) {
         const int in_room = query - begin;
-        if (in_room > 0) __syncthreads();  // nobody needs the slopes before any more
+        if (in_room > 0) __syncthreads();  // nobody needs the slopes before any longer
         const char* const queries = memory + layout.query_rows(stage) + in_room * 2 * D;
         const char* const grads = memory + layout.grad_rows(stage) + in_room * 2 * D;
         const float* const logsumexp =
@@ -572,7 +571,7 @@ __global__ void __launch_bounds__(Warps* kWarp, kBackwardBlocks<N, D>)
           for (int m = 0; m < kAtOnce; ++m) put_query_gradient(row + kGroup * m, pair, sum[m]);
         }
         if (has_factors) {
-          // By the last warps first, which have the fewest sums else.
+          // By the last warps first, which have the fewest other sums.
           for (int k = blockDim.x - 1 - threadIdx.x; k < columns * kStep; k += blockDim.x) {
             const int column = k / kStep, j = query + k % kStep;
             if (j >= length || (column == p.gates && !switched)) continue;

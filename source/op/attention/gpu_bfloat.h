@@ -1,17 +1,17 @@
 // Attention by the products of warpgroups, on Hopper (sm_90a), in bfloat16: heads 33 to 128 wide, a multiple
-// of 8, logits' scale above 0, no bias, gate or switch. Operands have no scales, and sums stay with the
-// tensor cores.
+// of 8, logits' scale above 0, no bias, gate or switch. Operands have no scales, and all sums are
+// made by the tensor cores.
 //
-// Such sequences take longer to come than to be multiplied, so a block is small: one warpgroup, 64 rows of
-// one side of a head. Several blocks share a multiprocessor, and some load while others multiply. The rows of
+// Such sequences take longer to load than to multiply, so a block is small: one warpgroup, 64 rows of one
+// side of a head. Several blocks share a multiprocessor, and some load while others multiply. The rows of
 // the other side come 64 at a time, a step ahead:
 //
 //   forward            own Q            others K, V   S = Q K^T, o = o + P V
 //   gradients, keys    own K, V         others Q, G   S^T, T^T = V G^T, dV = dV + P^T G, dK = dK + X^T Q
 //   gradients, queries own Q, G         others K, V   S, T, dQ = dQ + X K
 //
-// Both sides of the gradients make S and T for themselves, so that no sum is over blocks. A tile of 64 rows
-// is in blocks of 64 columns, as gpu_tiles.h draws them.
+// Both sides of the gradients recompute S and T, so that no sum is over blocks. A tile of 64 rows
+// is in blocks of 64 columns, as gpu_tiles.h shows them.
 #pragma once
 
 #include "attention/gpu_group_backward.h"
@@ -24,26 +24,25 @@ template <int D>
 struct BfloatMemory {
   static constexpr int kRows = kTileRows, kThreads = 4 * kWarp;
   static constexpr int kBlock = kRows * kBlockRow, kTile = D / kBlockColumns * kBlock;
-  // Blocks that share a multiprocessor, by their registers.
+  // Blocks that share a multiprocessor, as registers allow.
   static constexpr int kForwardBlocks = D <= 64 ? 4 : 3, kBackwardBlocks = D <= 64 ? 3 : 2;
-  // Forward: Q, then a ring of three tiles that K and V pass through in turn.
+  // Forward: Q, then a ring of three tiles for K and V alternately.
   static constexpr int kSlots = 3, kForwardBytes = (1 + kSlots) * kTile + kAlignment;
-  // Backward: two tiles of the own side, two of the others in each of two stages; logsumexp and delta of
-  // those.
+  // Backward: two tiles of the own side, two of the others in each of two stages; their logsumexp and delta.
   static constexpr int kStage = 2 * kTile, kNumbers = 3 * kStage, kStageNumbers = 2 * kRows;
   static constexpr int kBackwardBytes = kNumbers + 2 * kStageNumbers * 4 + kAlignment;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// What a thread copies of tiles of a tensor's rows: piece l % kPieces of the warp's rows l / kPieces,
-// + kRowsEach, and so on.
+// A thread's copies of tiles of a tensor's rows: piece l % kPieces of the warp's rows l / kPieces, +
+// kRowsEach, and so on.
 template <class T, int D>
 struct TileCopies {
   static constexpr int kPieces = D / 8, kRowsEach = kWarp / kPieces, kEach = kGroup / kRowsEach;
 
   const T* first;    // its first piece in the tile that begins with the sequence
-  int stride, rows;  // from row to row; how many there are from the first piece's on
+  int stride, rows;  // row stride; number of rows from the first piece's on
 
   __device__ __forceinline__ TileCopies(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
                                         int width)
@@ -56,7 +55,7 @@ struct TileCopies {
   static __device__ __forceinline__ int own_row() {
     return static_cast<int>(threadIdx.x) / kWarp * kGroup + lane_index() / kPieces;
   }
-  // Its first piece in a tile: in the i-th of its rows the swizzle alone differs.
+  // Its first piece in a tile: for its i-th row only the swizzle differs.
   static __device__ __forceinline__ int own_place() {
     return place_in_blocks(BfloatMemory<D>::kBlock, own_row(), lane_index() % kPieces);
   }
@@ -64,7 +63,7 @@ struct TileCopies {
     return (own + i * kRowsEach * kBlockRow) ^ i * kRowsEach % 8 * 16;
   }
 
-  // The tile of 64 rows from row `from` of the sequence on; zeros beyond it.
+  // Copies the tile of 64 rows from row `from` of the sequence on; zeros after the sequence.
   __device__ __forceinline__ void bring(char* tile, int from) const {
     const T* at = first + static_cast<int64_t>(from) * stride;
     const int own = own_place();
@@ -89,7 +88,7 @@ __device__ __forceinline__ void multiply_tiles(float (&sum)[8][4], const char* a
   }
 }
 
-// sum += A B, A (64, 64) as it arose in registers, B a tile.
+// sum += A B, A (64, 64) from registers, B a tile.
 template <int D>
 __device__ __forceinline__ void add_tile(float (&sum)[D / 8][4], const uint32_t (&a)[4][1][4],
                                          const char* tile) {
@@ -107,7 +106,7 @@ __device__ __forceinline__ void tile_as_operand(const float (&x)[8][4], uint32_t
     as_operand<Numbers<T, 1>>(x[2 * group], x[2 * group + 1], 1.0f, a[group]);
 }
 
-// Sums of the block's rows to a tensor, by way of a tile that nobody needs any more.
+// Writes sums of the block's rows to a tensor, through a tile that is no longer needed.
 template <int D, class T>
 __device__ __forceinline__ void put_tile(const TensorArgs<T>& p, const TileBlock& b, char* tile, T* to,
                                          int width, const float (&sums)[D / 8][4], const float (&factor)[2]) {
@@ -138,8 +137,8 @@ constexpr float kLog2E = 1.4426950408889634f;
 struct RowSums {
   float largest[2], total[2];
 
-  // s becomes the exponentials of factor > 0 times it, of 64 keys of which `count` are there; o is brought to
-  // the row's new largest.
+  // s becomes the exponentials of s times factor > 0, for 64 keys of which `count` exist; o is rescaled to
+  // the row's new maximum.
   template <int Units>
   __device__ __forceinline__ void add(float (&s)[8][4], float factor, int count, float (&o)[Units][4]) {
     const float lowest = __int_as_float(0xff800000);
@@ -185,7 +184,7 @@ struct RowSums {
 
 #endif
 
-// T is __nv_bfloat16: as a template it is compiled by the source that launches it, and by no other.
+// T is __nv_bfloat16: as a template, only the source that launches it compiles it.
 template <class T, int D>
 __global__ void __launch_bounds__(BfloatMemory<D>::kThreads, BfloatMemory<D>::kForwardBlocks)
     bfloat_forward_kernel(TensorArgs<T> p, ForwardResults<T> results) {
@@ -197,7 +196,7 @@ __global__ void __launch_bounds__(BfloatMemory<D>::kThreads, BfloatMemory<D>::kF
   const int length = b.item.length, tiles = 2 * ((length + M::kRows - 1) / M::kRows), lane = lane_index();
   const auto slot = [&](int tile) { return memory + (1 + tile % M::kSlots) * M::kTile; };
   const TileCopies<T, D> keys(p, b, p.k, p.width), values(p, b, p.v, p.value_width);
-  // K and V in turn.
+  // K and V alternately.
   const auto bring = [&](const TileCopies<T, D>& from, int tile) {
     if (tile < tiles) from.bring(slot(tile), tile / 2 * M::kRows);
     commit_copies();
@@ -209,14 +208,14 @@ __global__ void __launch_bounds__(BfloatMemory<D>::kThreads, BfloatMemory<D>::kF
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     sums.largest[h] = p.absent ? 0.0f : __int_as_float(0xff800000);
-    sums.total[h] =
-        p.absent && lane % 4 == 0 ? p.absent[b.item.sequence] : 0.0f;  // one lane's, as sums later
+    sums.total[h] = p.absent && lane % 4 == 0 ? p.absent[b.item.sequence]
+                                              : 0.0f;  // in one lane, as lanes are summed later
   }
 
   for (int tile = 0; tile < tiles; tile += 2) {
     wait_for_copies<1>();
     fence_shared();
-    __syncthreads();  // K has come, and nobody needs the V before any more
+    __syncthreads();  // K is there, and nobody needs the V before any longer
     if (tile > 0) bring(keys, tile + 2);
     float s[8][4];
     begin_products();
@@ -226,7 +225,7 @@ __global__ void __launch_bounds__(BfloatMemory<D>::kThreads, BfloatMemory<D>::kF
     fence_operands(s);
     wait_for_copies<1>();
     fence_shared();
-    __syncthreads();  // V has come, and nobody needs K any more
+    __syncthreads();  // V is there, and nobody needs K any longer
     bring(values, tile + 3);
     sums.add(s, kLog2E * p.scale, length - tile / 2 * M::kRows, o);
     uint32_t a[4][1][4];
@@ -302,7 +301,7 @@ __device__ __forceinline__ void bfloat_gradients(const TensorArgs<T>& p, const G
     const int step = first / M::kRows;
     wait_for_copies<0>();
     fence_shared();
-    __syncthreads();  // the step has come, and nobody needs the one before any more
+    __syncthreads();  // the step is there, and nobody needs the one before any longer
     if (first + M::kRows < length) bring(step + 1);
     float s[8][4], t[8][4];
     begin_products();
@@ -330,7 +329,7 @@ __device__ __forceinline__ void bfloat_gradients(const TensorArgs<T>& p, const G
       }
     }
     if (!OfKeys && first + M::kRows > length) {
-      // Keys that are not there are zeros, but may have infinite exponentials.
+      // Missing keys are zeros, but may have infinite exponentials.
 #pragma unroll
       for (int n = 0; n < 8; ++n)
 #pragma unroll
@@ -355,7 +354,7 @@ __device__ __forceinline__ void bfloat_gradients(const TensorArgs<T>& p, const G
 
 #endif
 
-// Two blocks, of keys and of queries, for each 64 rows of a head: side by side, as they read the same.
+// Two adjacent blocks, of keys and of queries, for each 64 rows of a head, as they read the same data.
 template <class T, int D>
 __global__ void __launch_bounds__(BfloatMemory<D>::kThreads, BfloatMemory<D>::kBackwardBlocks)
     bfloat_backward_kernel(TensorArgs<T> p, GradientArgs<T> g) {

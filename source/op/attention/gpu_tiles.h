@@ -1,8 +1,8 @@
 // Tiles of attention's operands in shared memory, as parts of 16 bits, and products of them.
 //
-// Tensors of float16 and bfloat16 are one part, as they are. Those of float32 are two parts of float16, three
-// products for one, 22 bits; or one, 11 bits: as the layers of a net have them (gemm/gpu_shape.h). 16 rows of
-// a tensor share a power of two, which brings the largest of their numbers to 2^12 .. 2^13.
+// Tensors of float16 and bfloat16 are one part, unchanged. Those of float32 are two parts of float16, three
+// products for one, 22 bits; or one, 11 bits, as in the layers of a net (gemm/gpu_shape.h). 16 rows of a
+// tensor share a power of two, which scales the largest of their numbers to 2^12 .. 2^13.
 //
 // A row of a tile is D numbers (16, 32, 64 or 128; zeros after the head's width), pieces of 16 bytes, which
 // stand so that eight rows' pieces of one column, as `ldmatrix` reads them, lie in different banks:
@@ -18,7 +18,7 @@ namespace mdops::gpu_attention {
 constexpr int kGroup = 16;  // rows that share a scale: the depth of one product
 constexpr int kBlockRow = 128, kBlockColumns = kBlockRow / 2;  // of a block for products of warpgroups: bytes
 
-// Where piece `piece` of a row stands in a part.
+// The offset of piece `piece` of a row in a part.
 template <int D>
 MDOPS_HD constexpr int piece_place(int row, int piece) {
   constexpr int pieces = D / 8, apart = pieces >= 8 ? 1 : 8 / pieces, turns = pieces >= 8 ? 8 : pieces;
@@ -29,18 +29,18 @@ MDOPS_HD constexpr int piece_place(int row, int piece) {
 template <class T, int Parts_>
 struct Numbers {
   static constexpr int kParts = Parts_;
-  static constexpr bool kSplit = std::is_same_v<T, float>;  // on the way to shared memory, with scales
+  static constexpr bool kSplit = std::is_same_v<T, float>;  // split on the way to shared memory, with scales
   static constexpr bool kBfloat = std::is_same_v<T, __nv_bfloat16>;
   static_assert(kSplit || kParts == 1);
 };
 
-// The largest finite magnitude so far, by its bits: what is not finite must not hide the others.
+// The largest finite magnitude so far, by its bits: infinity and NaN must not hide the others.
 __device__ __forceinline__ uint32_t larger(uint32_t so_far, float x) {
   const uint32_t bits = __float_as_uint(x) & 0x7fffffffu;
   return bits < 0x7f800000u && bits > so_far ? bits : so_far;
 }
 
-// That of number(0) .. number(Count - 1): what is not finite is looked for where there is any.
+// The largest of number(0) .. number(Count - 1): excludes infinity and NaN only if there are any.
 template <int Count, class F>
 __device__ __forceinline__ uint32_t largest_of(const F& number) {
   float most = 0;
@@ -84,7 +84,7 @@ __device__ __forceinline__ void multiply_parts(float (&c)[4], const uint32_t (&a
   multiply_16<N::kBfloat>(c, a[0], b[0][2 * half], b[0][2 * half + 1]);
 }
 
-// Rows of one head in a tensor (rows, heads, width), from a row on.
+// Rows of one head in a tensor (rows, heads, width), from a given row on.
 template <class T>
 struct RowsOf {
   const T* first;
@@ -99,7 +99,7 @@ struct RowsOf {
   }
 };
 
-// Two numbers of a row side by side, which lie so that they may be read at once.
+// Two adjacent numbers of a row, aligned for one read.
 __device__ __forceinline__ float2 two_numbers(const float* at) {
   return *reinterpret_cast<const float2*>(at);
 }
@@ -110,13 +110,13 @@ __device__ __forceinline__ float2 two_numbers(const __half* at) {
   return __half22float2(*reinterpret_cast<const __half2*>(at));
 }
 
-// Eight numbers of a row, zeros beyond the width.
+// Eight numbers of a row, zeros after the width.
 template <class T>
 struct Eight {
   static constexpr int kEach = 16 / sizeof(T);
   uint4 bits[8 / kEach];
 
-  // Sixteen bytes at once. No branches: loads of several must be under way together.
+  // Sixteen bytes at once. No branches: several loads must run at once.
   __device__ __forceinline__ void load_wide(const RowsOf<T>& from, int row, bool in_bounds, int column) {
     const T* at = from.first + row * from.stride + column;
 #pragma unroll
@@ -166,7 +166,7 @@ struct Eight {
   }
 };
 
-// Eight numbers as parts, `apart` bytes from one to the other.
+// Stores eight numbers as parts, `apart` bytes from one part to the next.
 template <class N, class T>
 __device__ __forceinline__ void store_eight(const Eight<T>& x, float scale, char* at, int apart) {
   if constexpr (N::kSplit) {
@@ -183,8 +183,8 @@ __device__ __forceinline__ void store_eight(const Eight<T>& x, float scale, char
   }
 }
 
-// What one warp brings of 16 rows: lane l has pieces l, l + 32, ... of them. Two steps, so that what comes
-// from device memory is on its way before anything waits for it.
+// What one warp loads of 16 rows: lane l has pieces l, l + 32, ... of them. There are two steps, so that
+// loads from device memory start before anything waits for them.
 template <class T, int D>
 struct GroupLoad {
   static constexpr int kPieces = D / 8, kEach = kGroup * kPieces / kWarp;
@@ -193,7 +193,7 @@ struct GroupLoad {
   static __device__ __forceinline__ int row_of(int i) { return (i * kWarp + lane_index()) / kPieces; }
   static __device__ __forceinline__ int piece_of(int i) { return (i * kWarp + lane_index()) % kPieces; }
 
-  // `rows` of the 16 are there.
+  // `rows` of the 16 exist.
   __device__ __forceinline__ void load(const RowsOf<T>& from, int first, int rows) {
     if (from.wide) {
 #pragma unroll
@@ -206,8 +206,8 @@ struct GroupLoad {
     }
   }
 
-  // Into parts, `apart` bytes from one to the other, each piece at place(row, piece). Returns by what
-  // products with these rows are to be multiplied: 0 if they are zeros.
+  // Stores as parts, `apart` bytes from one to the next, each piece at place(row, piece). Returns the factor
+  // of products with these rows: 0 if they are zeros.
   template <class N, class Place>
   __device__ __forceinline__ float store_at(int apart, const Place& place) const {
     float scale = 1;
@@ -228,8 +228,8 @@ struct GroupLoad {
   }
 };
 
-// 16 rows into a tile, by one warp, and by what products with them are to be multiplied. Numbers that need no
-// splitting come by copies that `wait_for_copies` waits for.
+// One warp loads 16 rows into a tile, and the factor of products with them. Numbers without splitting come by
+// copies that `wait_for_copies` waits for.
 template <class T, class N, int D, class Place>
 __device__ __forceinline__ void bring_group(int apart, const RowsOf<T>& from, int first, int rows,
                                             float* inverse, const Place& place) {
@@ -266,13 +266,13 @@ __device__ __forceinline__ float inverse_of(const float* inverse) {
   return N::kSplit ? *inverse : 1.0f;
 }
 
-// Lane l's address for `load_four` of 16 x 16 numbers from row `row` and column `column` on:
-// A operand of rows, or transposed: B operand whose depth are the rows.
+// Lane l's address for `load_four` of 16 x 16 numbers from `row` and `column` on: A operand of rows, or
+// transposed: B operand with rows as its depth.
 template <int D>
 __device__ __forceinline__ int place_by_rows(int row, int column) {
   return piece_place<D>(row + lane_index() % 16, column / 8 + lane_index() / 16);
 }
-// B operand whose columns are the rows, or transposed: A operand whose depth are the rows.
+// B operand with rows as its columns, or transposed: A operand with rows as its depth.
 template <int D>
 __device__ __forceinline__ int place_by_columns(int row, int column) {
   return piece_place<D>(row + lane_index() % 8 + lane_index() / 16 * 8, column / 8 + lane_index() / 8 % 2);
@@ -308,7 +308,7 @@ __device__ __forceinline__ void as_operand(const float (&first)[4], const float 
     for (int k = 0; k < 4; ++k) a[part][k] = pair[k][part];
 }
 
-// The power of two by which the warp's numbers become parts; bfloat16 has the range of float32.
+// The power of two that scales the warp's numbers before splitting; bfloat16 has the range of float32.
 template <class N, int Units>
 __device__ __forceinline__ float scale_of_units(const float (&x)[Units][4]) {
   if constexpr (N::kBfloat) return 1;
@@ -316,8 +316,8 @@ __device__ __forceinline__ float scale_of_units(const float (&x)[Units][4]) {
 }
 
 // sum[n] += factor A B for a step of depth 16 and all D columns of B, whose depth are the rows of a tile.
-// What tensor cores add they round towards zero, so sums over many steps are made outside of them where parts
-// count.
+// Tensor cores round sums towards zero, so sums over many steps are made outside of them if numbers are
+// split.
 template <class N, int D>
 __device__ __forceinline__ void add_product(float (&sum)[D / 8][4], const uint32_t (&a)[N::kParts][4],
                                             const char* tile, int apart, int row, float factor) {
@@ -339,7 +339,7 @@ __device__ __forceinline__ void add_product(float (&sum)[D / 8][4], const uint32
   }
 }
 
-// exp of what is not large: as accurate as the products.
+// exp of moderate numbers: as accurate as the products.
 __device__ __forceinline__ float exponential(float x) {
   return power_of_two(1.4426950408889634f * x);
 }
@@ -354,8 +354,8 @@ __device__ __forceinline__ void put_two_numbers(__half* to, float a, float b) {
   *reinterpret_cast<__half2*>(to) = __floats2half2_rn(a, b);
 }
 
-// Numbers 2 half and the next of each unit of a product, times a factor: a row's columns 8 n + 2 (l % 4) and
-// the next of lane l, from `column` on.
+// Writes numbers 2 half and the next of each unit of a product, times a factor: a row's columns 8 n + 2 (l %
+// 4) and the next of lane l, from `column` on.
 template <class T, int Units>
 __device__ __forceinline__ void put_row_of_units(T* row, int column, int width, bool wide,
                                                  const float (&x)[Units][4], int half, float factor) {

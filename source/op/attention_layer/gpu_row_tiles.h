@@ -1,9 +1,9 @@
-// Rows in registers, and products of them by tensor cores, to the accuracy of float32: what kernels that go
-// row by row are made of.
+// Rows in registers, and their products by tensor cores, to the accuracy of float32: parts of kernels that go
+// row by row.
 //
-// A block stays with its multiprocessor. It brings the weights to shared memory as parts of float16 once, as
-// a lane takes them (16 bytes a lane for each 16 of the depth and 8 columns), and its warps take 16 rows
-// after 16 rows. A lane has, of rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of each unit of 8:
+// Blocks are persistent. A block copies the weights to shared memory once as parts of float16, in the lanes'
+// order (16 bytes a lane for each 16 of the depth and 8 columns), and its warps take 16 rows at a time. A
+// lane has, of rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of each unit of 8:
 // the sums of a product, and, two units together, the operand of the next. So rows never pass through shared
 // memory.
 #pragma once
@@ -19,7 +19,7 @@ using Parts = gpu_attention::Numbers<float, 2>;
 constexpr int kRowWarps = 8, kRowThreads = kRowWarps * kWarp;
 constexpr int kWidestRow = 128;  // the most features, and the most columns of q, k and v
 
-// A lane's numbers of 16 rows, as the top of this file has them.
+// A lane's numbers of 16 rows, as described above.
 template <int Units>
 using Rows = float[Units][4];
 
@@ -30,8 +30,8 @@ __device__ __forceinline__ int column_of(int unit, int number) {
   return 8 * unit + 2 * (lane_index() % 4) + number % 2;
 }
 
-// Rows lie so that two numbers may be read at once (Even), and of so many units of 8 columns the first Sure
-// have no column beyond the last: then nothing is asked about them, and no branch is between reads.
+// Rows are aligned so that two numbers can be read at once (Even), and the first Sure of the units of 8
+// columns have no column past the last: then reads need no checks and no branches.
 template <bool Even_, int Units_, int Sure_>
 struct RowShape {
   static constexpr bool kEven = Even_;
@@ -42,8 +42,7 @@ struct RowShape {
 };
 
 // Kernels take rows of F units of 16 features and W of the width (`with_widths` of attention_layer's
-// gpu_loops.cu), those of even rows no fewer features than the next smaller F leaves over. A W below 8 may be
-// far from full.
+// gpu_loops.cu); even rows have at least the features of the next smaller F. A W below 8 may be mostly empty.
 constexpr int kFew = 2, kSome = 4, kMany = 7, kMost = 8;
 
 template <bool Even, int F>
@@ -53,8 +52,8 @@ using FeatureRows = RowShape<Even, 2 * F,
                                                       : 0)
                                   : 0>;
 
-// `count` of 16 rows, `stride` numbers apart, zeros beyond the columns. In the place of rows that are not
-// there stands the last one.
+// Loads `count` of 16 rows, `stride` numbers apart, zeros after the columns. Missing rows are copies of the
+// last one.
 template <class Shape>
 __device__ __forceinline__ void load_rows(Rows<Shape::kUnits>& x, const float* from, int columns, int count,
                                           int64_t stride) {
@@ -97,7 +96,7 @@ __device__ __forceinline__ void store_rows(const Rows<Shape::kUnits>& x, float* 
   }
 }
 
-// One number of each of a lane's two rows: the sum of number(unit, k), 0 beyond the columns.
+// For each of a lane's two rows, the sum of number(unit, k), 0 after the columns.
 template <int Units, class F>
 __device__ __forceinline__ void sum_rows(float (&sum)[2], const F& number) {
   sum[0] = sum[1] = 0;
@@ -118,9 +117,9 @@ __device__ __forceinline__ void store_numbers(const float (&x)[2], float* to, in
     if (lane_index() % 4 == 0 && row_of(2 * h) < count) to[row_of(2 * h)] = x[h];
 }
 
-// Asks for 16 rows from `first` on, of so many, that this warp will read next, `stride` numbers apart. What a
-// multiprocessor's warps ask for has to stay in the L2 cache until they read it, beside what they read and
-// write meanwhile: of long rows of many tensors it does not.
+// Prefetches the 16 rows from `first` on, of `rows`, that this warp will read next, `stride` numbers apart.
+// The prefetches of a multiprocessor's warps must stay in the L2 cache until they are read, despite other
+// reads and writes: long rows of many tensors do not.
 __device__ __forceinline__ void ask_for_rows(const float* from, int64_t first, int rows, int columns,
                                              int64_t stride) {
   constexpr int kLine = 128 / sizeof(float);
@@ -137,14 +136,14 @@ __device__ __forceinline__ void ask_for_rows(const float* from, int64_t first, i
     gpu_attention::prefetch_line(from + k / lines * stride + k % lines * kLine);
 }
 
-// A factor of products in shared memory: 16 Steps deep, 8 Units columns.
+// The right factor of products in shared memory: 16 Steps deep, 8 Units columns.
 template <int Steps, int Units>
 struct Factor {
   static constexpr int kBytes = Steps * Units * kWarp * 16;
 };
 
-// After the factors in shared memory: by what products with them are multiplied, and numbers of columns, zero
-// beyond the last one.
+// After the factors in shared memory: the scales of products with them, and per-column numbers, zero after
+// the last.
 struct BlockNumbers {
   uint32_t largest;
   float inverse[5];
@@ -155,7 +154,7 @@ __device__ __forceinline__ BlockNumbers& block_numbers(int factors) {
   return *reinterpret_cast<BlockNumbers*>(gpu_attention::block_memory() + factors);
 }
 
-// `which` of the block's numbers of columns, if there are any.
+// Fills per-column numbers of the block, if `from` has any.
 __device__ __forceinline__ void fill_columns(BlockNumbers& numbers, int which, const float* from,
                                              int columns) {
   static_assert(kWidestRow <= kRowThreads);
@@ -163,7 +162,7 @@ __device__ __forceinline__ void fill_columns(BlockNumbers& numbers, int which, c
   if (from && k < kWidestRow) numbers.of_columns[which][k] = k < columns ? from[k] : 0.0f;
 }
 
-// f(x, number of its column) for all numbers of rows.
+// x = f(x, number of its column) for all numbers of rows.
 template <int Units, class F>
 __device__ __forceinline__ void with_columns(Rows<Units>& x, const float (&of_columns)[kWidestRow],
                                              const F& f) {
@@ -175,13 +174,13 @@ __device__ __forceinline__ void with_columns(Rows<Units>& x, const float (&of_co
   }
 }
 
-// Fills one with number(k, n) of `depth` rows and `columns` columns, zeros beyond, by all threads of the
-// block; returns by what products with it are to be multiplied. `largest` is shared. A lane's 16 bytes are
-// both parts of B's operand of a unit; with `Across`, of two units one part of A's operand of the transposed
-// product, and in the next 16 bytes' place the other.
+// All threads of the block fill a factor with number(k, n) of `depth` rows and `columns` columns, zeros after
+// them. Returns the scale of products with it. `largest` is shared. A lane's 16 bytes are both parts of B's
+// operand of a unit; with `Across`, of two units one part of A's operand of the transposed product, and the
+// next 16 bytes the other.
 //
-// The scale is known when all numbers have been read. A thread asks for many before it waits for one, and
-// keeps them where its registers hold all of its own: else they are read twice.
+// The scale is known when all numbers have been read. A thread starts many loads before it waits for one, and
+// keeps them if its registers hold all its numbers: else it reads them twice.
 template <int Steps, int Units, bool Across = false, int Threads = kRowThreads, class F>
 __device__ float fill_factor(char* factor, int depth, int columns, uint32_t* largest, const F& number) {
   constexpr int kPlaces = Steps * Units * kWarp, kMostAtOnce = 16;
@@ -242,8 +241,8 @@ __device__ float fill_factor(char* factor, int depth, int columns, uint32_t* lar
   return inverse_power(scale);
 }
 
-// sum += by A B of a step of the depth, A in parts. What tensor cores add they round towards zero, so the
-// sums over the depth are made outside of them.
+// sum += by A B of a step of the depth, A in parts. Tensor cores round sums towards zero, so sums over the
+// depth are made outside of them.
 template <int Units>
 __device__ __forceinline__ void add_step(Rows<Units>& sum, const uint32_t (&a)[2][4], const char* factor,
                                          int step, float by) {
@@ -259,7 +258,7 @@ __device__ __forceinline__ void add_step(Rows<Units>& sum, const uint32_t (&a)[2
   }
 }
 
-// sum += inverse x B, of x times a power of two, `scale`, in parts.
+// sum += inverse x B, with x times a power of two, `scale`, in parts.
 template <int Steps, int Units>
 __device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Steps>& x, float scale,
                                             const char* factor, float inverse) {
@@ -272,7 +271,7 @@ __device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Ste
   }
 }
 
-// Rows as operands of several products, and by what these are to be multiplied.
+// Rows as operands of several products, and the scale of these.
 template <int Steps>
 struct Operands {
   uint32_t part[Steps][2][4];
@@ -301,8 +300,8 @@ __device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Ste
   add_product<Steps, Units>(sum, x, gpu_attention::scale_of_units<Parts>(x), factor, inverse);
 }
 
-// f(first row, how many of 16 are there, the first row of the next group) for the groups of rows of this
-// warp; there may be no such row.
+// Calls f(first row, how many of its 16 exist, first row of the next group) for this warp's groups of rows;
+// the next group may not exist.
 template <class F>
 __device__ __forceinline__ void each_group(int rows, const F& f) {
   const int groups = (rows + kGroup - 1) / kGroup, warps = blockDim.x / kWarp, apart = gridDim.x * warps;
@@ -311,20 +310,20 @@ __device__ __forceinline__ void each_group(int rows, const F& f) {
       static_cast<int64_t>(group + apart) * kGroup);
 }
 
-// How many of `rows` are of an atom: those before `last`, or all where the attention's arguments are wrong,
-// as `bad` of its kernels says. All threads of a block must call it.
+// How many of `rows` belong to an atom: those before `last`, or all if the attention's arguments are wrong,
+// according to `bad` of its kernels. All threads of a block must call it.
 __device__ __forceinline__ int rows_of_atoms(const int32_t* last, const int32_t* bad, int rows) {
   return gpu_attention::is_bad(bad) ? rows : min(max(*last, 0), rows);
 }
 
-// Zeros in the columns [begin, end) of `count` rows from a pointer on.
+// Zeros columns [begin, end) of `count` rows from a pointer on.
 __device__ __forceinline__ void clear_columns(float* to, int begin, int end, int64_t stride, int count) {
   const int columns = end - begin;
   for (int k = lane_index(); k < columns * count; k += kWarp)
     to[k / columns * stride + begin + k % columns] = 0;
 }
 
-// x to length 1, if it is to be; by what it was multiplied.
+// Scales x to length 1 if `normalize`; `shrink` is the factor.
 template <int Units>
 __device__ __forceinline__ void shorten(Rows<Units>& x, bool normalize, float (&shrink)[2]) {
   shrink[0] = shrink[1] = 1;
@@ -339,7 +338,7 @@ __device__ __forceinline__ void shorten(Rows<Units>& x, bool normalize, float (&
     for (int k = 0; k < 4; ++k) x[unit][k] *= shrink[k / 2];
 }
 
-// dx of x = h / |h| to that of h.
+// Turns dx of x = h / |h| into that of h.
 template <int Units>
 __device__ __forceinline__ void lengthen(Rows<Units>& dx, const Rows<Units>& x, const float (&shrink)[2]) {
   float along[2];

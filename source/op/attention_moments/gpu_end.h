@@ -1,4 +1,4 @@
-// What is behind the last layer of coordinates, without rows of M columns on the way back
+// Moments after the last layer of coordinates, without rows of M columns in the backward pass
 // (mathematics.md, "Layers in coordinates"): products by tensor cores, to the accuracy of float32.
 // With u = (x, o) of that layer, of 32 I columns, and Z = (X, O) above each other,
 //
@@ -19,14 +19,14 @@ using gpu_attention_layer::kWidestRow;
 using gpu_attention_layer::row_of;
 
 constexpr int kEndWarps = 12, kEndThreads = kEndWarps * kWarp;
-constexpr int kTeam = 2, kTeams = kEndWarps / kTeam;  // warps that share an atom, and such of a block
+constexpr int kTeam = 2, kTeams = kEndWarps / kTeam;  // warps that share an atom, and teams of a block
 constexpr int kComponents = 4;                        // of R
 
-// Of a block of these kernels beside the columns of kJoinBias.
+// Numbers of a block of these kernels after the columns of kJoinBias.
 enum OfEndColumns { kNorm = 1, kNormBias = 2, kSquareBias = 0 };
 
-// sum += (x B)^T, features as rows: of tile t of 16, number k of sum[2 t + h] is feature l / 4, + 8 from k =
-// 2 on, of row 8 h + 2 (l % 4) + k % 2. B is in shared memory as A of this product (`fill_factor`, Across).
+// sum += (x B)^T, features as rows: in tile t of 16, number k of sum[2 t + h] is feature l / 4, + 8 for k >=
+// 2, of row 8 h + 2 (l % 4) + k % 2. B is in shared memory as A of this product (`fill_factor`, Across).
 template <int Steps, int Tiles>
 __device__ __forceinline__ void add_product_across(Rows<2 * Tiles>& sum, const Rows<2 * Steps>& x,
                                                    const char* factor, float inverse) {
@@ -55,8 +55,8 @@ __device__ __forceinline__ void add_product_across(Rows<2 * Tiles>& sum, const R
   }
 }
 
-// T^T of some of an atom's rows, without w and b. Number k of tile t is feature l / 4 of it, + 8 from k = 2
-// on, and component 2 (l % 4) + k % 2 of four by R's high parts and four by its low ones. And the sum of R's
+// T^T of some of an atom's rows, without w and b. Number k of tile t is feature l / 4 of it, + 8 for k >= 2,
+// and component 2 (l % 4) + k % 2 of four by R's high parts and four by its low ones. Also the sum of R's
 // component l / 4 % 4 over this lane's rows.
 template <int F>
 struct AtomSums {
@@ -73,7 +73,7 @@ struct AtomSums {
   }
 };
 
-// y^T of 16 rows, as `add_product_across` has it.
+// y^T of 16 rows, in the layout of `add_product_across`.
 template <int I, int F>
 __device__ __forceinline__ void end_of_rows(const JoinArgs& p, const char* memory,
                                             const BlockNumbers& numbers, int64_t first, int count,
@@ -86,16 +86,16 @@ __device__ __forceinline__ void end_of_rows(const JoinArgs& p, const char* memor
   Rows<2 * I> x;
   load_rows<FullRows<I>>(x, p.x + first * p.stride, 16 * I, count, p.stride);
   add_product_across<I, F>(y, x, memory, numbers.inverse[0]);
-  asm volatile("" ::: "memory");  // o comes when x is done with: registers
+  asm volatile("" ::: "memory");  // loads o after x is used: saves registers
   load_rows<FullRows<I>>(x, p.o + first * 16 * I, 16 * I, count, 16 * I);
   add_product_across<I, F>(y, x, memory + Factor<I, 2 * F>::kBytes, numbers.inverse[1]);
 }
 
-// What 16 rows of an atom add to its sums.
+// Adds 16 rows of an atom to its sums.
 template <int I, int F>
 __device__ __forceinline__ void add_rows(const JoinArgs& p, const char* memory, const BlockNumbers& numbers,
                                          int atom, int64_t first, int count, AtomSums<F>& sums) {
-  float r[2][2];  // of R, the rows that y^T's columns are
+  float r[2][2];  // of R, for the rows that are y^T's columns
 #pragma unroll
   for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -105,7 +105,7 @@ __device__ __forceinline__ void add_rows(const JoinArgs& p, const char* memory, 
     }
   Rows<2 * F> y;
   end_of_rows<I, F>(p, memory, numbers, first, count, y);
-  // |x| < M^1/2 < 16, and 2^9 16 = 2^13: as large as parts may be.
+  // |x| < M^1/2 < 16, and 2^9 16 = 2^13, the limit of parts.
   constexpr float kScale = 512, kInverse = 1 / kScale;
   static_assert(kWidestRow < 256);
   float deviation[2][2];
@@ -152,7 +152,7 @@ __device__ __forceinline__ void add_rows(const JoinArgs& p, const char* memory, 
   }
 }
 
-// T of an atom from its sums, by one warp.
+// One warp writes T of an atom from its sums.
 template <int F>
 __device__ __forceinline__ void store_moments(const JoinArgs& p, const BlockNumbers& numbers, int atom,
                                               bool bad, const AtomSums<F>& sums, float* out) {
@@ -181,7 +181,7 @@ __device__ __forceinline__ void store_moments(const JoinArgs& p, const BlockNumb
   }
 }
 
-// Sums of a team's other warps on their way to its first.
+// Sums of a team's other warps for its first warp.
 template <int F>
 struct TeamSums {
   float number[kTeams][kTeam - 1][AtomSums<F>::kNumbers][kWarp];
@@ -190,7 +190,7 @@ struct TeamSums {
 template <int I, int F>
 constexpr int kEndBytes = kJoinBytes<I, 2 * F> + static_cast<int>(sizeof(BlockNumbers) + sizeof(TeamSums<F>));
 
-// A team of warps takes an atom, and each warp of it one of its groups of 16 rows after another.
+// A team of warps takes an atom; each warp takes its groups of 16 rows in turn.
 template <int I, int F>
 __global__ void __launch_bounds__(kEndThreads, 1) end_kernel(JoinArgs p, float* out) {
   char* const memory = gpu_attention::block_memory();
@@ -219,19 +219,19 @@ __global__ void __launch_bounds__(kEndThreads, 1) end_kernel(JoinArgs p, float* 
     sync_threads(team + 1, kTeam * kWarp);
     for (int other = 0; member == 0 && other < kTeam - 1; ++other)
       sums.each([&](int k, float& x) { x += own[other][k][lane]; });
-    sync_threads(team + 1, kTeam * kWarp);  // before the others write the next atom's
+    sync_threads(team + 1, kTeam * kWarp);  // before the others write the next atom's sums
     if (member == 0) store_moments<F>(p, numbers, static_cast<int>(atom), bad, sums, out);
   }
 }
 
-// Where row `row` of Z lies, and c behind it.
+// Row `row` of Z, and c after it.
 template <int I>
 __device__ __forceinline__ const float* row_of_weights(const JoinArgs& p, int row) {
   if (row < 16 * I) return p.inner + row * p.features;
   return row < 32 * I ? p.out + (row - 16 * I) * p.features : p.bias;
 }
 
-// H of an atom's four rows of y, half h of 16 rows, as operands. Lane l has component l / 4 % 4.
+// Stores H of an atom's four rows of y, half h of 16 rows, as operands. Lane l has component l / 4 % 4.
 template <int I>
 __device__ __forceinline__ void store_turned(const BackArgs& p, int h, int64_t atom, const Rows<4 * I>& y) {
   const int lane = lane_index(), component = lane / 4 % 4;
@@ -248,7 +248,7 @@ __device__ __forceinline__ void store_turned(const BackArgs& p, int h, int64_t a
     p.turned.numbers[kTurnedNumbers * atom + kTurnedInverse] = inverse_power(scale);
 #pragma unroll
   for (int step = 0; step < 2 * I; ++step) {
-    uint32_t of_u[2][2], of_r[2][2];  // part and unit
+    uint32_t of_u[2][2], of_r[2][2];  // [part][unit]
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const float (&two)[4] = y[2 * step + j];
@@ -256,8 +256,8 @@ __device__ __forceinline__ void store_turned(const BackArgs& p, int h, int64_t a
       gpu_attention::split_pair<Parts>(scale * two[2 * h], scale * two[2 * h + 1], parts);
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        // Of R H a lane has two components of a column: the lane of the other component has them of the same
-        // columns, of which each takes one.
+        // For R H a lane has two components of a column: it swaps with the lane of the other component, which
+        // has the same columns, and each keeps one.
         const uint32_t own = parts[part], other = __shfl_xor_sync(kAllLanes, own, 4);
         of_u[part][j] = own;
         of_r[part][j] = component % 2 ? other >> 16 | (own & 0xffff0000u) : (own & 0xffffu) | other << 16;
@@ -274,10 +274,10 @@ __device__ __forceinline__ void store_turned(const BackArgs& p, int h, int64_t a
   }
 }
 
-// 16 rows a warp: of w G, four atoms', or of Z and c.
+// 16 rows a warp: of w G for four atoms, or of Z and c.
 template <int I, int F>
 __global__ void __launch_bounds__(kRowThreads, 1) turn_kernel(BackArgs p) {
-  using Features = FeatureRows<true, F>;  // of T; weights may begin anywhere
+  using Features = FeatureRows<true, F>;  // of T; weights may be unaligned
   constexpr int kColumns = 32 * I, kAtoms = kGroup / kComponents;
   char* const memory = gpu_attention::block_memory();
   BlockNumbers& numbers = block_numbers(Factor<F, 4 * I>::kBytes);
@@ -331,7 +331,7 @@ struct GroupAtoms {
     lowest = ~warp_largest(~min(own[0], own[1]));
   }
 
-  // f(atom) for each of the warp's, f(h) of which of a lane's rows are its.
+  // Calls f(atom) for each of the warp's atoms; f(h) says whether lane's row h is the atom's.
   template <class F>
   __device__ __forceinline__ void each(const F& f) const {
     for (uint32_t atom = lowest;;) {
@@ -346,8 +346,8 @@ struct GroupAtoms {
   }
 };
 
-// Of a lane's two rows: components 2 (l % 2) and the next of R, and these as the operand of R H: depth 16 is
-// the four components as high, high, low and low parts, of H as high, low, high and low ones.
+// For a lane's two rows: components 2 (l % 2) and the next of R, and these as the operand of R H: the depth
+// 16 is the four components as high, high, low and low parts, and for H as high, low, high and low ones.
 struct EnvironmentRows {
   float2 two[2];
   uint32_t operand[4];
@@ -385,12 +385,12 @@ __device__ __forceinline__ Operands<2 * I> joined_operands(const BackArgs& p, in
   return Operands<2 * I>(u);
 }
 
-// Of a lane's two rows, by what R H and u Q + q are multiplied for the gradient by u.
+// For a lane's two rows, the factors of R H and u Q + q in the gradient by u.
 struct RowFactors {
   float of_turned[2], of_square[2];
 };
 
-// e, which makes them, and the gradient by R.
+// Computes e, these factors and the gradient by R.
 template <int I>
 __device__ __forceinline__ RowFactors along_rows(const BackArgs& p, const GroupAtoms& atoms,
                                                  const EnvironmentRows& r, const Operands<2 * I>& u,
@@ -438,7 +438,7 @@ __device__ __forceinline__ RowFactors along_rows(const BackArgs& p, const GroupA
   return found;
 }
 
-// The gradient by units 2 `pair` and the next of u.
+// The gradient by units 2 `pair` and 2 `pair` + 1 of u.
 template <int I>
 __device__ __forceinline__ void gradient_of_pair(Rows<2>& by_u, const BackArgs& p, const char* memory,
                                                  const BlockNumbers& numbers, int pair,

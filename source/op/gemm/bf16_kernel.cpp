@@ -1,5 +1,5 @@
-// The products of bf16.h, compiled once for AMX (with MDOPS_AMX) and once for AVX512-BF16: what no compiler
-// makes of a loop. The way of the factors is the same.
+// The products of bf16.h, compiled once for AMX (with MDOPS_AMX) and once for AVX512-BF16: compilers do not
+// produce these from a loop. The factors have the same layout.
 #if defined(__x86_64__)
 
 #include "gemm/bf16.h"
@@ -18,7 +18,7 @@ int64_t tiles_of(int64_t count, int tile) {
   return (count + tile - 1) / tile;
 }
 
-// The vector of lanes `lane` of a row.
+// Vector `lane` of a row.
 struct Lanes {
   float* base;
   int64_t stride;  // from row to row
@@ -30,8 +30,8 @@ struct Lanes {
   }
 };
 
-// Takes the next part off sixteen numbers, each in the upper half of its place: the nearest bfloat16, of two
-// as near the larger. What is no number has to come as `whole` gives it.
+// Removes the next part from sixteen numbers, and returns it in the upper halves: the nearest bfloat16, in a
+// tie the larger. A NaN must be as `whole` returns it.
 inline __m512i next_part(__m512& x) {
   const __m512i near = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
   const __m512i part = _mm512_and_si512(near, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
@@ -39,18 +39,18 @@ inline __m512i next_part(__m512& x) {
   return part;
 }
 
-// The numbers, but one and the same for what is none: adding to the bits of another could make zero of it.
+// The numbers, with one fixed NaN for all NaNs: adding to the bits of another could make it zero.
 inline __m512 whole(__m512 x) {
   constexpr int kNoNumbersAlike = 0x11111133;
   return _mm512_fixupimm_ps(x, x, _mm512_set1_epi32(kNoNumbersAlike), 0);
 }
 
-// Of numbers in upper halves, two a place.
+// Packs numbers of upper halves in pairs.
 inline __m512i side_by_side(__m512i even, __m512i odd) {
   return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(even, 16), odd);
 }
 
-// Of numbers in upper halves, first all of one, then all of the other.
+// Packs numbers of upper halves: first all of one, then all of the other.
 inline __m512i one_after_other(__m512i first, __m512i second) {
   const __m512bh both = _mm512_cvtne2ps_pbh(_mm512_castsi512_ps(second), _mm512_castsi512_ps(first));
   return reinterpret_cast<__m512i>(both);
@@ -84,7 +84,7 @@ inline void transpose(const __m512i (&from)[16], __m512i (&to)[16]) {
   }
 }
 
-// Sixteen lanes of a right factor.
+// Splits sixteen lanes of a right factor.
 template <int Parts>
 inline void split_lanes(const float* from, int64_t stride, int64_t rows, uint16_t* to) {
   for (int64_t k = 0; k < rows; k += kBf16Depth, to += kBf16Tile * Parts)
@@ -107,8 +107,8 @@ inline __mmask16 first_of(int64_t count) {
   return count >= 16 ? 0xffff : count <= 0 ? 0 : (1u << count) - 1;
 }
 
-// Sixteen rows of numbers along the depth, of which `count` are there: the k-th pair of each in the k-th row
-// of a tile, or in its own.
+// Sixteen rows of numbers along the depth, of which `count` exist: each row's k-th pair goes to row k of a
+// tile, or to its own row.
 template <int Parts>
 inline void tile_of_rows(const float* from, int64_t stride, int64_t count, int64_t depth, bool across,
                          uint16_t* to) {
@@ -118,8 +118,8 @@ inline void tile_of_rows(const float* from, int64_t stride, int64_t count, int64
     __m512 x0 = _mm512_setzero_ps(), x1 = x0;
     if (r < count) {
       if (across) {
-        // Rows are far apart, and a group of columns takes few lines of each: too few for the processor to
-        // see what comes next.
+        // Rows are far apart, and a group of columns has few lines of each: too few for the hardware
+        // prefetcher.
         const char* ahead = reinterpret_cast<const char*>(from + r * stride + kAhead);
         _mm_prefetch(ahead, _MM_HINT_T1), _mm_prefetch(ahead + 64, _MM_HINT_T1);
       }
@@ -140,7 +140,7 @@ inline void tile_of_rows(const float* from, int64_t stride, int64_t count, int64
   }
 }
 
-// A left factor's tile of a matrix that is given by the depth: 16 numbers of each row.
+// A left factor's tile of a matrix stored by depth: 16 numbers of each row.
 template <int Parts>
 inline void tile_by_depth(const float* from, int64_t stride, int64_t count, int64_t depth, uint16_t* to) {
   const __mmask16 in_bounds = first_of(count);
@@ -162,9 +162,9 @@ inline void tile_by_depth(const float* from, int64_t stride, int64_t count, int6
   }
 }
 
-// Where the sums of 16 rows of C are made, from `row` on: in C; or beside it, as rows beyond the last one
-// have no place there, and as sums of three parts are made by themselves before they are added to C. (Of all
-// bits, most are lost where a small product is added to a large sum.)
+// Where the sums of 16 rows of C from `row` on are made: in C, or in a buffer, as rows after the last one
+// have no place in C, and as sums of three parts are complete before they are added to C. (Adding a small
+// product to a large sum loses the most bits.)
 class Sums {
  public:
   float* at;
@@ -196,35 +196,35 @@ class Sums {
   alignas(64) float beside_[kBf16Rows][kBf16Lanes];
 };
 
-// A run of steps of a product's depth. `next` leads from a row of tiles, or a column, to the next.
+// A run of steps of a product's depth. `next` is the distance to the next row or column of tiles.
 struct Run {
   const uint16_t *a, *b;
   int64_t steps, next;
 };
 
-// So many at a time, that two rows of A's tiles and a column of B's stay in the nearest cache.
+// As many steps that two rows of A's tiles and a column of B's stay in the L1 cache.
 template <int Parts>
 constexpr int kMostSteps = Parts == 1 ? 8 : 4;
 
-// Runs of the pieces for one or two rows of tiles and as many columns of them.
+// Runs of the pieces for one or two rows and columns of tiles.
 struct Block {
   const Run* runs;
   int count;
-  int64_t row, column, columns;  // of tiles: the first ones, and how many columns there are in all
+  int64_t row, column, columns;  // of tiles: the first ones, and the number of all columns
   int high, wide;                // rows and columns of this block
-  const Sums (*sums)[2];         // of each row the columns
+  const Sums (*sums)[2];         // [row][column]
   bool accumulate;
 };
 
 #if defined(MDOPS_AMX)
 
-// Tiles 0 and 1 are the sums of two rows of A's tiles by a column of B's, 2 is A's and 3 is B's. Where
-// another thread shares the core it is as if registers to rename tiles to were few: with all eight tiles in
-// use each instruction waits until the one before it is through, and a product with its loads takes four
-// times as long (matmul.md). So tiles are few, and each is zeroed before it is loaded again.
+// Tiles 0 and 1 are the sums of two rows of A's tiles by a column of B's, 2 is A's and 3 is B's. If
+// another thread shares the core, registers for renaming tiles seem to be few: with all eight tiles in use
+// each instruction waits until the one before it is complete, and a product with its loads takes four times
+// as long (matmul.md). So tiles are few, and each is zeroed before it is loaded again.
 
-// The two rows of A's tiles after these, asked for while these are multiplied, as they come from far away: a
-// part of them by each column of B's, and of that a part at each step.
+// Prefetches the next two rows of A's tiles during these, as they are far away: a fraction with each column
+// of B's, and of that a fraction at each step.
 class NextRows {
  public:
   NextRows(const Block& block, const Run& run, int64_t step_size)
@@ -247,8 +247,8 @@ class NextRows {
   const uint16_t* at_;
 };
 
-// Calls work(b, first, second) for each step: b(part) loads B's tile; first(part) and second(part) load that
-// of a row of A, and multiply; first() multiplies the one that is there.
+// Calls work(b, first, second) for each step: b(part) loads B's tile; first(part) and second(part) load a
+// tile of A's rows, and multiply; first() multiplies the loaded one.
 template <int Parts, bool SecondRow, class Work>
 inline __attribute__((always_inline)) void each_step(const Block& block, const Work& work) {
   constexpr int64_t size = kBf16Tile * Parts;
@@ -272,10 +272,10 @@ inline __attribute__((always_inline)) void each_step(const Block& block, const W
   }
 }
 
-// Of three parts the small products come first, for all steps, and the high parts are loaded again.
+// With three parts the small products come first, for all steps, and the high parts are loaded again.
 template <int Parts, bool SecondRow>
 inline void multiply_tiles(const Block& block) {
-  // A compiler that takes tile loads for no reads of memory must not move writes past them.
+  // Some compilers think tile loads do not read memory, and may move writes past them.
   asm volatile("" ::: "memory");
   const auto each_sum = [&](const auto& work) __attribute__((always_inline)) {
     work.template operator()<0>(block.sums[0][0]);
@@ -385,7 +385,7 @@ inline void multiply_block(const Block& block) {
 
 #endif
 
-// Calls work(runs, count) with runs of at most kMostSteps steps together, through the depth of all pieces.
+// Calls work(runs, count) with runs of at most kMostSteps steps in total, over the depth of all pieces.
 template <int Parts, class Work>
 inline void each_depth(const Bf16Piece* pieces, int count, const Work& work) {
   Run runs[kMostSteps<Parts>];
@@ -403,8 +403,8 @@ inline void each_depth(const Bf16Piece* pieces, int count, const Work& work) {
   work(runs, used);
 }
 
-// Blocks of two rows of tiles. AMX takes the rows' tiles, read from far away, through all lanes at once; the
-// vector units, with two columns of lanes at a time, keep the lanes near.
+// Blocks of two rows of tiles. AMX uses the rows' tiles, which are far away, for all lanes at once; the
+// vector units, with two columns of lanes at a time, keep the lanes in a near cache.
 template <int Parts>
 void multiply_all(const Bf16Piece* pieces, int count, int64_t rows, const Bf16Panels& c, bool accumulate) {
   const Setting setting;

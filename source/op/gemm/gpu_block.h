@@ -1,25 +1,24 @@
-// A whole net in one kernel by `mma.sync`, which every chip has from sm_80 on: a block has so many rows from
-// their input to its gradient. (Hopper has a quicker one, gpu_chain.h.)
+// A whole net in one kernel by `mma.sync`, which every chip has from sm_80 on: a block takes some rows from
+// their input to its gradient. (Hopper has a faster one, gpu_chain.h.)
 //
 // Who has what in a block of eight warps:
 //
 //   products   a warp has all rows, and an eighth of the columns: of 240, seven warps have four tiles of
 //              eight and the last one two. So no two warps need the same weights, and none waits for another
-//              between the begin of a product and its end
-//   weights    from the L2 cache through a ring of the warp's own in shared memory, as they are packed for
-//   its
-//              lanes (gpu_shape.h): a lane copies what itself will read. They come in the order of all
-//              products, so that those of the next are asked for before the last one's end
+//              during a product
+//   weights    from the L2 cache through the warp's own ring in shared memory, packed for its lanes
+//              (gpu_shape.h): each lane copies what it will read. They come in the order of all products, so
+//              that the loads of the next start before the last one ends
 //   rows       in shared memory: numbers as parts of float16, eight at a time,
 //
 //                16 bytes: high parts of numbers 0-7    16: their low parts    16: high parts of 8-15    ...
 //
-//              for as long as they are a product's A. Then, once no warp needs them, the product's sums as
-//              floats, which take the same place, and from which a warp a row makes the next A (gpu_steps.h).
-//              The input, deeper than that, goes through the same memory, 32 numbers of all rows at a time
-//   device     slopes, and what residual layers add
+//              while they are a product's A. Once no warp needs them, the product's sums replace them as
+//              floats, from which a warp a row makes the next A (gpu_steps.h). The input, deeper than that,
+//              goes through the same memory, 32 numbers of all rows at a time
+//   device     slopes, and inputs of residual layers
 //
-// The input's gradient goes straight from the sums to device memory, each warp going through its columns.
+// The input's gradient goes straight from the sums to device memory, each warp by its columns.
 //
 // Floors for an atom of water (240 x 3, two parts): 5.6 MFLOP by mma.sync, 9.2 ns on an H100 and 18 on an
 // A100; weights of 4.0 MB a block from L2, which 64 rows share: 62 kB, 11 ns at the 5.5 TB/s of an H100;
@@ -37,20 +36,20 @@
 namespace mdops {
 
 constexpr int kBlockWarps = 8, kBlockThreads = kBlockWarps * kWarp;
-constexpr int kTurnUnits = 4;  // tiles of columns that a warp multiplies at a time
+constexpr int kTurnUnits = 4;  // tiles of columns that a warp multiplies at once
 constexpr int kFewestSlots = 2, kMostSlots = 4;
-constexpr int kInputDepth = 32;  // numbers of a row of the input that come at a time
+constexpr int kInputDepth = 32;  // numbers of a row of the input that are loaded at once
 
-// A warp's sums: so many units of 16 rows by so many tiles of 8 columns.
+// A warp's sums: units of 16 rows by tiles of 8 columns.
 struct BlockKind {
   int row_units, col_units;
-  // For each block of a multiprocessor, us: the net of water (240 x 3) and one of 512 x 3 for 98,304 atoms on
-  // an H100, by what both take there. Not measured on other chips.
+  // Time per block of a multiprocessor, us: the net of water (240 x 3) and one of 512 x 3 for 98,304 atoms on
+  // an H100, from the time of both. Not measured on other chips.
   int time;
 
   MDOPS_HD constexpr int rows() const { return 16 * row_units; }
   MDOPS_HD constexpr int cols() const { return kBlockWarps * kTileCols * col_units; }
-  // How many blocks a multiprocessor's registers hold.
+  // How many blocks fit into a multiprocessor's registers.
   constexpr int resident(int parts) const { return row_units * col_units * parts <= 16 ? 2 : 1; }
 };
 
@@ -63,14 +62,14 @@ constexpr bool takes(const BlockKind& kind, int layers, const int* neurons) {
   return most <= kind.cols() && (kind.col_units == kTurnUnits || most > kind.cols() / 2);
 }
 
-// A block's shared memory. A row has 16 bytes more than its numbers, so that eight rows' pieces of a column
-// are in different banks.
+// A block's shared memory. A row is padded by 16 bytes, so that eight rows' pieces of a column are in
+// different banks.
 struct BlockMemory {
   int row_bytes, ring, slots;  // of a row; where the rings begin; of each ring
   int bytes;
 
   // As many slots as a block may have, of the `most` bytes of a multiprocessor: for as many blocks as its
-  // registers hold, or for one. `slots` is fewer than kFewestSlots where these do not hold it.
+  // registers hold, or for one. `slots` is less than kFewestSlots if the bytes are too few.
   BlockMemory(const GpuNetShape& net, const BlockKind& kind, int parts, int most) {
     const int cols = round_up(widest(net.layers, net.neurons), kStepDepth), staged = 2 * input_row_bytes();
     row_bytes = 4 * cols + 16;
@@ -87,7 +86,7 @@ struct BlockMemory {
   MDOPS_HD static constexpr int input_row_bytes() { return 4 * kInputDepth + 16; }
 
  private:
-  static constexpr int kOfSystem = 1 << 10;  // that each block on a multiprocessor takes beside its own
+  static constexpr int kOfSystem = 1 << 10;  // reserved for each block on a multiprocessor
 };
 
 struct BlockArgs {
@@ -97,7 +96,7 @@ struct BlockArgs {
   BlockMemory memory;
 };
 
-// A product of the call, and the tiles of its columns that a warp has.
+// A product of the call, and this warp's tiles of columns.
 struct WarpProduct {
   const PackedMatrix& matrix;
   int first, end;
@@ -110,8 +109,8 @@ struct WarpProduct {
   }
 };
 
-// The weights of a warp on their way: for each product, for each `col_units` of its tiles, for each step of
-// the depth, kTurnUnits tiles a turn.
+// Prefetches a warp's weights: for each product, for each `col_units` of its tiles, for each step of the
+// depth, kTurnUnits tiles a turn.
 template <int ColUnits, int Parts>
 class WarpWeights {
  public:
@@ -123,7 +122,7 @@ class WarpWeights {
     for (int k = 0; k < p.memory.slots; ++k) fetch();
   }
 
-  // This turn's tiles, of which some may not be there.
+  // Reads this turn's tiles; some may be missing.
   __device__ __forceinline__ void read(Piece (&b)[kTurnUnits]) const {
     if (p_.memory.slots == 2)
       wait_for_copies<1>();
@@ -135,7 +134,7 @@ class WarpWeights {
     for (int n = 0; n < kTurnUnits; ++n) b[n] = ring_[(slot_ * kTurnUnits + n) * kWarp];
   }
 
-  // Once all lanes' numbers of this turn are in registers: their place is the next copies'.
+  // Once all lanes' numbers of this turn are in registers: the next copies overwrite them.
   __device__ __forceinline__ void next() { fetch(); }
 
  private:
@@ -162,7 +161,7 @@ class WarpWeights {
     begin_product();
   }
 
-  // Products of which the warp has no column are left out.
+  // Skips products of which the warp has no column.
   __device__ __forceinline__ void begin_product() {
     for (; product_ < 2 * p_.call.net.layers; ++product_) {
       const WarpProduct product(p_, product_, warp_);
@@ -204,7 +203,7 @@ class BlockThread {
         first_row_(int64_t{blockIdx.x} * kRows),
         weights_(p, net, ring_of(p, shared, warp_), warp_) {}
 
-  // From the input to its gradient. `follow` waits for what wrote the input.
+  // From the input to its gradient. `follow` waits for the kernel that wrote the input.
   template <class Follow>
   __device__ __forceinline__ void run(const Follow& follow) {
     const NetSteps steps{p_.call, p_.packed, p_.layers, true};
@@ -246,7 +245,7 @@ class BlockThread {
                                                       warp * p.memory.slots * BlockMemory::slot_bytes(Parts));
   }
 
-  // The sums of a product but the last go to shared memory, in the place of what was multiplied.
+  // The sums of every product but the last go to shared memory, in place of its A.
   __device__ __forceinline__ void multiply(int m, Sums& sum) {
     const WarpProduct product(p_, m, warp_);
     const int units = product.end - product.first;
@@ -287,8 +286,8 @@ class BlockThread {
       multiply_step(a + 4 * kStepDepth * step, p_.memory.row_bytes, units, sum);
   }
 
-  // Of the input two stages take turns, one of which is multiplied while a thread writes its numbers of the
-  // next; those of the one after that are on their way to registers.
+  // The input has two alternating stages: one is multiplied while a thread writes its numbers of the next,
+  // and loads those of the one after into registers.
   __device__ __forceinline__ void multiply_input(int units, int steps, Sums& sum) {
     constexpr int bytes = BlockMemory::input_row_bytes();
     const int stages = steps * kStepDepth / kInputDepth;
@@ -309,7 +308,7 @@ class BlockThread {
     }
   }
 
-  // A thread has four numbers of each kInputApart-th row.
+  // A thread has four numbers of every kInputApart-th row.
   static constexpr int kInputQuads = kInputDepth / 4, kInputApart = kBlockThreads / kInputQuads;
   static constexpr int kInputLoads = kRows / kInputApart;
   static_assert(kRows % kInputApart == 0 && GpuNetShape::kInputUnit % kInputDepth == 0);
@@ -330,8 +329,8 @@ class BlockThread {
     }
   }
 
-  // Numbers col .. col + 3 of a row as its parts; of TF32's accuracy the place of the low ones is left as it
-  // is.
+  // Writes numbers col .. col + 3 of a row as parts; with TF32's accuracy, the low parts' place stays
+  // untouched.
   static __device__ __forceinline__ void store_parts(char* row, int col, float scale, float4 x) {
     uint2 parts[Parts];
     split(make_float4(scale * x.x, scale * x.y, scale * x.z, scale * x.w), parts);
@@ -340,12 +339,12 @@ class BlockThread {
       *reinterpret_cast<uint2*>(row + 32 * (col / 8) + 16 * k + 2 * (col % 8)) = parts[k];
   }
 
-  // Where the piece of A is that a lane tells `load_matrices` of.
+  // The piece of A whose address a lane passes to `load_matrices`.
   static __device__ __forceinline__ int place_of_lane(int row_bytes) {
     return lane_index() % 16 * row_bytes + 32 * (lane_index() / 16);
   }
 
-  // Adds 16 of the depth to the sums, in float32 outside of the tensor cores (gpu_tile.h tells why).
+  // Adds 16 of the depth to the sums, in float32 outside of the tensor cores (gpu_tile.h says why).
   __device__ __forceinline__ void multiply_step(const char* a, int row_bytes, int units, Sums& sum) {
 #pragma unroll
     for (int first = 0; first < ColUnits; first += kTurnUnits) {
@@ -359,7 +358,7 @@ class BlockThread {
     }
   }
 
-  // Two units of rows by a turn's tiles.
+  // Multiplies two units of rows by a turn's tiles.
   static __device__ __forceinline__ void multiply_pair(const char* a, int row_bytes,
                                                        const typename Weights::Piece (&b)[kTurnUnits],
                                                        int unit, int first, Sums& sum) {
@@ -390,8 +389,8 @@ class BlockThread {
     }
   }
 
-  // The sums of all rows become the next product's A: a warp a row, a few of them at once, since what they
-  // read takes long to come.
+  // The sums of all rows become the next product's A: a warp a row, a few at once, since their loads take
+  // long.
   template <LayerStep Step>
   __device__ __forceinline__ void finish(const LayerArgs& a) {
 #pragma unroll 1
@@ -444,8 +443,7 @@ class BlockThread {
     }
   }
 
-  // A row's floats as parts, in their place: eight numbers are of two lanes, which both have read before one
-  // writes.
+  // Replaces a row's floats by their parts: two lanes have eight numbers, and both read before one writes.
   __device__ __forceinline__ void split_row(char* row, int cols, float scale) const {
 #pragma unroll 1
     for (int first = 0; first < cols; first += 4 * kWarp) {
@@ -457,7 +455,7 @@ class BlockThread {
     }
   }
 
-  // The last product, so many tiles of a warp's columns at a time, and where its sums go.
+  // The last product, some tiles of a warp's columns at a time, and where its sums go.
   __device__ __forceinline__ void store_gradient(const LayerArgs& a, Sums& sum) {
     const WarpProduct product(p_, 2 * p_.call.net.layers - 1, warp_);
 #pragma unroll 1

@@ -1,19 +1,19 @@
-// A whole net on Hopper in one kernel: so many rows a block, from their input to its gradient. One lane
+// A whole net on Hopper in one kernel: a block takes its rows from their input to its gradient. One lane
 // streams the weights of all products through shared memory, in the order of `NetChain`, and another one the
-// input; two warpgroups follow them. What a layer leaves is split into the parts of float16 where it arises
-// and stays in shared memory for the next product. There are two ways to multiply, of which a kind of chain
-// has one:
+// input; two warpgroups multiply. A layer's results are split into parts of float16 at once and stay in
+// shared memory for the next product. There are two ways to multiply, and a kind of chain uses one:
 //
-//   gpu_chain_rows.h      128 rows a block, of which each group has 64: what takes the least time a row, for
-//                         layers of up to 256 numbers and as many rows as are some rounds of blocks
-//   gpu_chain_columns.h   32 to 96 rows, of which each group has half of a layer's columns: so many as
-//                         fill the multiprocessors in a round or two; and wider layers
+//   gpu_chain_rows.h      128 rows a block, 64 for each group: the least time per row, for layers of up to
+//   256
+//                         numbers and rows enough for some rounds of blocks
+//   gpu_chain_columns.h   32 to 96 rows, half of a layer's columns for each group: for fewer rows, which fill
+//                         the multiprocessors in a round or two; and wider layers
 //
 // In shared memory are blocks of A, all rows x 32 numbers, and units of B, 32 numbers x 120 or 128 columns
-// (both are twice as deep where there is one part), which come in pairs, a copy each. Pairs of units go round
-// as a ring. A's blocks do so for the input alone, which is deeper than they hold; a layer's numbers stay:
-// numbers 32 b .. 32 b + 31 of all rows are block b. The products of a layer of 240 columns take the units in
-// this order, a pair of blocks of the depth with all columns before the next pair:
+// (both are twice as deep with one part), which are copied in pairs. Pairs of units form a ring. A's blocks
+// do so only for the input, which is deeper than they are; a layer's numbers stay: numbers 32 b .. 32 b + 31
+// of all rows are block b. The products of a layer of 240 columns use the units in this order, a pair of
+// blocks of the depth with all columns before the next pair:
 //
 //                  columns 0-127   128-255
 //   depth  0-31       unit 0        unit 2
@@ -21,8 +21,8 @@
 //          64-95      unit 4        unit 6
 //          96-127     unit 5        unit 7  ...
 //
-// so 64 products deep are summed by the tensor cores into `part`, then added to `sum` in float32. gpu_shape.h
-// draws a row of A, or of a unit, whose rows are B's columns.
+// so the tensor cores sum 64 of the depth into `part`, which is then added to `sum` in float32. gpu_shape.h
+// shows a row of A, or of a unit, whose rows are B's columns.
 #pragma once
 
 #include "common/profiler.h"
@@ -32,7 +32,7 @@
 namespace mdops {
 
 struct ChainArgs {
-  const int32_t* tile_type;  // -1: no row counts
+  const int32_t* tile_type;  // -1: the tile has no row
   const float* nets;
   int64_t net_size, units, unit_scales, bias[kChainLayers], timestep[kChainLayers], out_weight;
   GpuNetShape net;
@@ -43,17 +43,17 @@ struct ChainArgs {
   const double* scale;
 };
 
-constexpr int kAnyActivation = -1;  // of a kernel: the net's, which it looks at
+constexpr int kAnyActivation = -1;  // the kernel reads it from the net
 constexpr int kChainThreads = 3 * kGroupThreads;
-constexpr int kChainWarps = 2 * kGroupThreads / kWarp;  // that multiply
-constexpr int kMostRegisters = 240;                     // of a thread that multiplies
-constexpr int kFewRegisters = 24;                       // of one that fetches
-constexpr int kStageRows = 16;                          // of each group, on their way to device memory
-constexpr int kChainShared = 227 << 10;                 // what a block may have
+constexpr int kChainWarps = 2 * kGroupThreads / kWarp;  // warps that multiply
+constexpr int kMostRegisters = 240;                     // of a multiplying thread
+constexpr int kFewRegisters = 24;                       // of a fetching thread
+constexpr int kStageRows = 16;                          // of each group, staged for device memory
+constexpr int kChainShared = 227 << 10;                 // available to a block
 
-// Shared memory of a kind of chain, from an address that is a multiple of 1,024 on: A, the slots for pairs of
-// units, and of every row the largest slope of every layer but the last; where groups share rows also a row's
-// largest number, the power of two that it is multiplied with, the inverse, and that times the weights' own.
+// Shared memory of a kind of chain, from an address that is a multiple of 1,024: A, the slots for pairs of
+// units, and for every row the largest slope of every layer but the last. If groups share rows, also each
+// row's maximum, its scale (a power of two), the inverse, and that times the weights' own.
 template <int Kind>
 struct ChainMemory {
   static constexpr ChainKind kKind = kChainKinds[Kind];
@@ -67,8 +67,8 @@ struct ChainMemory {
   static constexpr int kOther = kSteepBytes + 4 * kRowBytes + kStageBytes + kBarrierBytes + 1024;
   static constexpr int kSlots = (kChainShared - kOther - kBlocks * kBlockBytes) / kPairBytes;
   static_assert(kSlots >= 2 && kSlots <= kMostSlots);
-  static constexpr int kUnits = kBlocks * kBlockBytes;         // behind A
-  static constexpr int kSteep = kUnits + kSlots * kPairBytes;  // [layer][row], but for the last layer
+  static constexpr int kUnits = kBlocks * kBlockBytes;         // after A
+  static constexpr int kSteep = kUnits + kSlots * kPairBytes;  // [layer][row], except the last layer
   static constexpr int kLargest = kSteep + kSteepBytes, kScale = kLargest + kRowBytes;
   static constexpr int kUnscale = kScale + kRowBytes, kFactor = kUnscale + kRowBytes;
   static constexpr int kStage = kFactor + kRowBytes, kBarriers = kStage + kStageBytes;
@@ -79,7 +79,7 @@ struct ChainMemory {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// A ring of slots, each with a barrier that says it is full and one that says it is empty.
+// A ring of slots, each with a barrier for full and one for empty.
 template <int Slots>
 struct Ring {
   uint32_t full, empty;
@@ -97,11 +97,11 @@ struct Ring {
   __device__ __forceinline__ void wait_empty() const { wait_for(empty + 8 * slot, round ^ 1); }
 };
 
-// The way of a product through two blocks of A and two of B, 16 of the depth a step.
+// The steps of a product through two blocks of A and two of B, 16 of the depth each.
 template <int Parts>
 struct ChainSteps {
   static constexpr int kDepth = unit_depth(Parts), kOfBlock = kDepth / kStepDepth;
-  // In units of 16 bytes: from 16 numbers of a row to the next 16, and from the high parts to the low ones.
+  // In units of 16 bytes: from 16 numbers of a row to the next 16, and from high parts to low ones.
   static constexpr int kNext = 2, kLowParts = 4;
 
   static __device__ __forceinline__ uint64_t at(uint64_t block0, uint64_t block1, int step) {
@@ -109,13 +109,13 @@ struct ChainSteps {
   }
 };
 
-// Of a residual layer twice as wide as its input, column e + shift (in eights) adds the same of it as column
-// e; of others a shift beyond all columns.
+// In a residual layer twice as wide as its input, columns e and e + shift (in eights) add the same input; in
+// others, the shift exceeds all columns.
 __device__ __forceinline__ int input_shift(const GpuNetShape& net, int n, int beyond) {
   return net.neurons[n] > net.neurons[n - 1] ? net.neurons[n - 1] / 8 : beyond;
 }
 
-// The first `Turn` numbers go behind the others.
+// Moves the first `Turn` numbers behind the others.
 template <int Turn, int Numbers>
 __device__ __forceinline__ void turn_round(float (&x)[Numbers]) {
   float turned[Turn];
@@ -127,8 +127,8 @@ __device__ __forceinline__ void turn_round(float (&x)[Numbers]) {
   for (int k = 0; k < Turn; ++k) x[k + Numbers - Turn] = turned[k];
 }
 
-// f<kind, last, residual>() for layer n. With many activation functions there is one copy for layers that add
-// their input and those that do not.
+// Calls f<kind, last, residual>() for layer n. With kAnyActivation, layers with and without residuals share
+// one copy of the code.
 template <int Fixed, class F>
 __device__ __forceinline__ void with_layer(const GpuNetShape& net, int n, const F& f) {
   const auto as = [&]<Activation kind>() {
@@ -144,13 +144,13 @@ __device__ __forceinline__ void with_layer(const GpuNetShape& net, int n, const 
     as.template operator()<static_cast<Activation>(Fixed)>();
 }
 
-// Whether the next layer adds layer n's values.
+// Whether the next layer adds this layer's values.
 __device__ __forceinline__ bool added_later(const GpuNetShape& net, int n) {
   return n + 1 < net.layers && net.residual[n + 1];
 }
 
-// One lane: so many pieces of `Bytes` that follow each other, into a ring's slots from `to` on. It has
-// kFewRegisters. What a turn of its loop takes, all products wait for: nothing else belongs there.
+// One lane copies pieces of `Bytes` that follow each other into a ring's slots from `to` on. It has
+// kFewRegisters. All products wait for each turn of its loop: nothing else belongs there.
 template <int Bytes, int Slots>
 __device__ __forceinline__ void fetch(Ring<Slots> ring, uint32_t to, const char* from, int pieces) {
 #pragma unroll 1

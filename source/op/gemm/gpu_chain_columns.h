@@ -17,11 +17,11 @@ namespace mdops {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// The sum or the largest of eight or four numbers each over the lanes whose l % 4 is the same: lane l gets
-// that of number l / 4, or l / 8.
+// Sum or maximum of eight or four numbers each over the lanes with the same l % 4: lane l gets the result of
+// number l / 4, or l / 8.
 template <int Numbers, class T, class Join>
 __device__ __forceinline__ T over_lanes(T (&x)[Numbers], const Join& join) {
-  constexpr int lanes = kWarp / Numbers;  // to a number
+  constexpr int lanes = kWarp / Numbers;  // per number
 #pragma unroll
   for (int half = Numbers / 2; half > 0; half /= 2) {
     const bool upper = lane_index() / lanes & half;
@@ -43,7 +43,7 @@ __device__ __forceinline__ double added(double a, double b) {
 }
 
 // A thread of a warpgroup has two columns in each of its units, `column(c)` and eight more, in a fourth of
-// the block's rows, two of each eight. They are passed in turns of 32 rows, or of 16 where a block has 48:
+// the block's rows, two of each eight. They are processed in turns of 32 rows, or of 16 if a block has 48:
 // sum[of_turn (units q + c) + 4 k + 2 h + r] is column 8 h of unit c in row turn_rows q + 8 k + row_ + r.
 // `Fixed`: the activation function, or kAnyActivation.
 template <int Kind, int Fixed, int Parts>
@@ -94,18 +94,17 @@ class ColumnThread {
   static constexpr int kOfTurn = kTurnRows / 2;  // numbers of a unit
   static constexpr int kNumbers = kOfTurn * kUnits * kTurns;
   static constexpr int kUnitCols = Memory::kKind.unit_cols, kUnitBytes = Memory::kUnitBytes;
-  // The last product a unit at a time, and stored while the next one is multiplied; of wider layers, whose
-  // units take longer, as many at a time as sums are for.
+  // The last product goes unit by unit, and one is stored while the next is multiplied; in wider layers,
+  // whose units take longer, as many at a time as there are sums for.
   static constexpr bool kStoresEarlier = Memory::kKind.last_units() == 1;
   static constexpr int kAllEights = Memory::kKind.cols() / 8;       // of a layer
   static constexpr int kAtOnce = kUnits == 3 ? 1 : 64 / kTurnRows;  // units, see for_numbers
   using Steps = ChainSteps<Parts>;
   static constexpr int kBlockDepth = Steps::kDepth, kBlockSteps = Steps::kOfBlock;
 
-  // Calls f(q, c, x) for x = sum + of_turn (units q + c) where unit c has columns of the warp's, for
-  // `kAtOnce` units at a time, with the numbers moved to where the code expects them: registers have no
-  // index, and as many copies of the code would be slow to fetch. Before and after all units of a turn
-  // begin() and end(q).
+  // Calls f(q, c, x) for x = sum + of_turn (units q + c) if unit c has columns of the warp, for `kAtOnce`
+  // units at a time. The numbers move to where the code expects them: registers have no index, and many
+  // copies of the code would be slow to fetch. Calls begin() and end(q) before and after all units of a turn.
   template <class Begin, class F, class End>
   __device__ __forceinline__ void for_numbers(int columns, float (&sum)[kNumbers], const Begin& begin,
                                               const F& f, const End& end) const {
@@ -128,7 +127,7 @@ class ColumnThread {
     for_numbers(columns, sum, [] {}, f, [](int) {});
   }
 
-  // Columns of a layer in eights: of the warp's sixteen in unit c the first, of which `column` is this
+  // Columns of a layer in eights: the first of the warp's sixteen in unit c, of which `column` is this
   // thread's.
   __device__ __forceinline__ int eight(int c) const { return 16 * c + 2 * warp_; }
   __device__ __forceinline__ int column(int c) const { return 8 * eight(c) + lane_index() / 4; }
@@ -139,7 +138,7 @@ class ColumnThread {
     return make_float2(__ldg(own), __ldg(own + 8));
   }
 
-  // What rows have in common, and of it the two numbers of a thread.
+  // Per-row data, and this thread's two numbers of it.
   __device__ __forceinline__ float* of_rows(int at) const { return reinterpret_cast<float*>(memory_ + at); }
   __device__ __forceinline__ float2 own_rows(int at, int q, int k) const {
     return *reinterpret_cast<const float2*>(of_rows(at) + kTurnRows * q + 8 * k + row_);
@@ -153,9 +152,9 @@ class ColumnThread {
     atomicMax(reinterpret_cast<int*>(to), __float_as_int(x));  // no number is below zero
   }
 
-  // Where this lane's row of the four matrices of 8 x 8 stands in A that are two eights of columns in eight
-  // rows: their high parts, then their low ones, which where they are no part of the product stand in the
-  // blocks that are free behind the layer. The next eight rows are kEightRows on.
+  // Address in A of this lane's row of the four 8 x 8 matrices that are two eights of columns in eight rows:
+  // their high parts, then their low ones. If the product does not use the low parts, they are in the free
+  // blocks after the layer. The next eight rows are kEightRows further.
   static constexpr int kEightRows = 8 * kWideRow;
   __device__ __forceinline__ int place(int first, int shift = kAllEights) const {
     constexpr int eights = kBlockDepth / 8;
@@ -174,7 +173,7 @@ class ColumnThread {
     return p_.slopes + ((layer * kAllEights + eight) * (kRows / 8) + kEights * q + k) * kWarp + lane_index();
   }
 
-  // The scales of the input's rows, and nothing met in any row.
+  // Sets the scales of the input's rows, and clears the maxima of all rows.
   __device__ __forceinline__ void begin_rows() const {
     const int row = threadIdx.x;
     if (row < kRows) {
@@ -191,9 +190,9 @@ class ColumnThread {
     of_rows(Memory::kLargest)[row] = 0;
   }
 
-  // What the product is added to: zero; or the gradient that comes round a residual layer, which the sums are
-  // if it is not the last. Of a layer twice as wide a thread has both halves where they are whole units; else
-  // they go through the place of its slopes, which no one needs any more.
+  // Initial sums of a product: zero, or the gradient through a residual layer's skip, which the sums already
+  // hold if it is not the last layer. In a layer twice as wide a thread has both halves if they are whole
+  // units; else they go through the memory of its slopes, which are no longer needed.
   __device__ __forceinline__ void start(int m, int n, float (&sum)[kNumbers]) const {
     const bool residual = m >= p_.net.layers && n > 0 && p_.net.residual[n];
     const bool last = n == p_.net.layers - 1;
@@ -252,8 +251,8 @@ class ColumnThread {
     });
   }
 
-  // sum += A B, for B the next blocks of `width` units. The tensor cores add up two blocks, 64 products of
-  // two parts or 128 of one, which they round towards zero; the rest is added in float32.
+  // sum += A B, for B the next blocks of `width` units. The tensor cores sum two blocks, 64 products of two
+  // parts or 128 of one, and round towards zero; the rest is added in float32.
   __device__ __forceinline__ void multiply(bool streamed, int blocks, int width, float (&sum)[kNumbers]) {
     RowFactors by;
     load_factors(by);
@@ -271,7 +270,7 @@ class ColumnThread {
     }
   }
 
-  // part = B^T A^T of 16 columns of A at a time, of two blocks; the small parts first.
+  // part = B^T A^T for 16 columns of A at a time, of two blocks; the small parts first.
   __device__ __forceinline__ void begin_unit(int block, float (&part)[kRows / 2]) const {
     ring_.wait();
     const uint64_t b0 = unit_of_b(0), b1 = unit_of_b(1);
@@ -289,14 +288,14 @@ class ColumnThread {
       multiply_unit(part, Steps::at(b0, b1, k), Steps::at(a0, a1, k), Parts == 2 || k > 0);
   }
 
-  // What a product's sums are multiplied with in the thread's rows; they stay while it takes its blocks.
+  // The factors of a product's sums in the thread's rows; they stay in registers during the product.
   using RowFactors = float2[kRows / 8];
   __device__ __forceinline__ void load_factors(RowFactors& by) const {
 #pragma unroll
     for (int e = 0; e < kRows / 8; ++e) by[e] = own_rows(Memory::kFactor, e / kEights, e % kEights);
   }
 
-  // Adds it to unit c's sums.
+  // Adds the products to unit c's sums.
   __device__ __forceinline__ void end_unit(int c, const RowFactors& by, float (&part)[kRows / 2],
                                            float (&sum)[kNumbers]) {
     end_products(part);
@@ -309,9 +308,8 @@ class ColumnThread {
     }
   }
 
-  // The last product, a unit at a time: while products of one are under way, the one before is stored from
-  // the sums of another, a turn's rows for each two blocks. (No branch there: the compiler would wait for
-  // them.)
+  // The last product, unit by unit: while one unit is multiplied, the one before is stored from its own sums,
+  // a turn's rows for each two blocks. (No branch there: the compiler would wait for the products.)
   __device__ __forceinline__ void input_gradient(const NetChain& chain, float (&sum)[kNumbers]) {
     const int m = chain.products() - 1, units = chain.chunks(m), blocks = chain.blocks(m);
     const int columns = chain.columns(m);
@@ -350,8 +348,8 @@ class ColumnThread {
                 : store_turn(1, units - 1, stored, columns, sum);
   }
 
-  // Turn q of a unit of the gradient, if there is one, from sums of c, which the next turn's take the place
-  // of.
+  // Stores turn q of a unit of the gradient, if there is one, from the sums of c; the next turn's then
+  // replace them.
   __device__ __forceinline__ void store_turn(int c, int unit, int q, int columns,
                                              float (&sum)[kNumbers]) const {
 #pragma unroll
@@ -364,7 +362,7 @@ class ColumnThread {
     }
   }
 
-  // The units of the gradient from `first` on.
+  // Stores the gradient's units from `first` on.
   __device__ __forceinline__ void store_units(int first, int columns, const float (&sum)[kNumbers]) const {
 #pragma unroll
     for (int c = 0; c < kUnits; ++c) {
@@ -376,9 +374,9 @@ class ColumnThread {
     }
   }
 
-  // 16 rows of the group's columns of a unit of the gradient, eight numbers of each thread, by way of shared
-  // memory, so that lanes side by side write columns side by side. Piece k of a row, 16 bytes, stands at k ^
-  // 2 (row / 2 % 4).
+  // Stores 16 rows of the group's columns of a unit of the gradient, eight numbers a thread, through shared
+  // memory, so that neighbouring lanes write neighbouring columns. Piece k of a row, 16 bytes, is at k ^ 2
+  // (row / 2 % 4).
   __device__ __forceinline__ void store_rows(const float* own, int unit, int first, bool counts,
                                              int columns) const {
     float* const stage = of_rows(Memory::kStage) + group_ * (kStageRows * 64);
@@ -403,13 +401,13 @@ class ColumnThread {
   __device__ __forceinline__ uint64_t block_of_a(int block) const {
     return wide_matrix(shared_ + block % Memory::kBlocks * Memory::kBlockBytes);
   }
-  // Of the pair at hand.
+  // Of the current pair.
   __device__ __forceinline__ uint64_t unit_of_b(int block) const {
     const int at = ring_.slot * Memory::kPairBytes + block * kUnitBytes + group_ * (kUnitBytes / 2);
     return wide_matrix(shared_ + Memory::kUnits + at);
   }
 
-  // x of layer n, product n, becomes f(x) and the next product's A; of the last layer the output, and the
+  // x of layer n, product n, becomes f(x) and the next product's A; for the last layer, the output, and the
   // gradient before its activation.
   __device__ __forceinline__ void activate_layer(int n, float (&sum)[kNumbers]) {
     with_layer<Fixed>(p_.net, n, [&]<Activation kind, bool Last, bool Residual>() {
@@ -418,8 +416,8 @@ class ColumnThread {
     write_a(n, n, nullptr, sum, added_later(p_.net, n), [](int, int, int, float2 x) { return x; });
   }
 
-  // The residual layer's input in two eights of columns and eight rows, from A: each pair of rows of a
-  // thread.
+  // Reads the residual layer's input in two eights of columns and eight rows from A: the thread's pairs of
+  // rows.
   __device__ __forceinline__ void read_input(int at, float2 unscale, float2 (&input)[2]) const {
     uint32_t x[4];
     load_transposed(x, shared_ + at);
@@ -483,8 +481,8 @@ class ColumnThread {
     });
   }
 
-  // From the gradient of layer n's values to that before its activation. It is bounded by the product of
-  // bounds: too large a bound by a factor of up to 2^10 costs nothing.
+  // From the gradient of layer n's values to that before its activation. Its bound is the product of bounds:
+  // a bound too large by up to 2^10 costs nothing.
   __device__ __forceinline__ void pass_back(int m, int n, float (&sum)[kNumbers]) {
 #pragma unroll
     for (int q = 0; q < kTurns; ++q) {
@@ -502,9 +500,9 @@ class ColumnThread {
     });
   }
 
-  // f of product m's sums, layer n, as the next product's A, once no thread needs the last one's. Rows'
-  // largest numbers are raised; `times`: by what they may grow, or null. The low parts are kept for a
-  // residual layer even where the product does without.
+  // Writes f of product m's sums, layer n, as the next product's A, once no thread needs the last one's.
+  // Multiplies the rows' maxima by `times`, a bound of their growth, unless null. The low parts are kept for
+  // a residual layer even if the product does not use them.
   template <class F>
   __device__ __forceinline__ void write_a(int m, int n, const float* times, float (&sum)[kNumbers],
                                           bool keep_low, const F& f) {
@@ -514,7 +512,7 @@ class ColumnThread {
     sync_groups();
     const int columns = p_.net.cols(n);
     for_numbers(round_up(columns, 2 * kBlockDepth), sum, [&](int q, int c, float* x) {
-      const bool counts = 8 * eight(c) < columns;  // zeros fill two blocks up
+      const bool counts = 8 * eight(c) < columns;  // zeros pad to two blocks
       const uint32_t to = shared_ + place(eight(c)) + kEights * q * kEightRows;
 #pragma unroll
       for (int k = 0; k < kEights; ++k) {

@@ -1,8 +1,8 @@
 // The net of few rows as one kernel, on Hopper: a cluster of eight blocks has the 16 rows of a tile from the
-// input to its gradient, and what passes between layers passes through its blocks' shared memory. A kernel a
-// product (gpu_layers.h) waits longer for its launch and for its first weights than it multiplies.
+// input to its gradient, and layers exchange numbers through its blocks' shared memory. A kernel per product
+// (gpu_layers.h) waits longer for its launch and its first weights than it multiplies.
 //
-// Who has what of the products, in tiles of 8 columns and steps of 16 of the depth:
+// How the products are shared, in tiles of 8 columns and steps of 16 of the depth:
 //
 //   input x weights   block b: an eighth of the depth, all columns; a tile's sums go to its owner
 //   layers, back too  block b: its own columns, the whole depth; four warps share a tile's depth
@@ -12,8 +12,8 @@
 //
 // Before a product each block has A whole (of the input, its part of the depth) as float32 rows; it splits
 // them into the registers' order of `mma.sync`: uint4 [step][part][lane]. After a product warp r finishes row
-// r, and writes its numbers, with their largest, to all eight blocks. Two buffers take turns: a block may be
-// one product ahead of another. B comes packed for the lanes of a warp (gpu_shape.h), and each number of it
+// r, and writes its numbers and their maximum to all eight blocks. Two buffers alternate: a block may be one
+// product ahead of another. B comes packed for the lanes of a warp (gpu_shape.h), and each number of it
 // is used once by a block: it goes straight to registers.
 #pragma once
 
@@ -32,9 +32,9 @@ namespace mdops {
 
 constexpr int kClusterBlocks = 8, kClusterRows = 16, kClusterWarps = kClusterRows;
 constexpr int kClusterThreads = kClusterWarps * kWarp;
-constexpr int kClusterSlices = 4;  // of the depth of a layer's product
+constexpr int kClusterSlices = 4;  // parts of the depth of a layer's product
 
-// What a block of a cluster has of so many tiles or steps.
+// A block's share of a cluster's tiles or steps.
 struct Share {
   int each, first, count;
 
@@ -44,7 +44,7 @@ struct Share {
   }
 };
 
-// A block's shared memory, in bytes from its begin.
+// A block's shared memory, in bytes from its start.
 struct ClusterMemory {
   int width, stride, own;  // of a row: of A, of sums, of own columns
   int barriers, operand, sums, rows, grads, largest, slopes, scales;  // where they begin
@@ -87,7 +87,7 @@ struct ClusterArgs {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// A block of a cluster, at work on its share of a tile.
+// A block of a cluster, which computes its share of a tile.
 template <int Parts>
 class ClusterBlock {
  public:
@@ -107,11 +107,11 @@ class ClusterBlock {
     for (int b = 0; b < kClusterBlocks; ++b) away_[b] = address_in_block(own, b) - own;
   }
 
-  // From the input to its gradient. `follow` waits for what wrote the input.
+  // From the input to its gradient. `follow` waits for the kernel that wrote the input.
   template <class Follow>
   __device__ __forceinline__ void run(const Follow& follow) {
     init_exchange();
-    meet([&] { begin(input_work()); });  // all blocks are there before one writes to another
+    meet([&] { begin(input_work()); });  // all blocks must run before one writes to another
     follow();
     const int last = net_.layers - 1;
     {
@@ -157,7 +157,8 @@ class ClusterBlock {
     return at<float>(p_.memory.sums) + (slice * kClusterRows + row) * p_.memory.stride;
   }
 
-  // Four numbers of a row from `column` of the operand on, a multiple of four, into their lanes' places.
+  // Writes four numbers of a row, from `column` of the operand on, a multiple of four, to their lanes'
+  // places.
   __device__ __forceinline__ void split_into_operand(int row, int column, float scale, float4 x) const {
     uint32_t* const operand = at<uint32_t>(p_.memory.operand);
     uint2 parts[Parts];
@@ -171,20 +172,20 @@ class ClusterBlock {
     }
   }
 
-  // What a lane has of a few steps of a tile of B: zeros after the last.
+  // A lane's numbers of a few steps of a tile of B: zeros after the last.
   static constexpr int kAhead = 4;
   struct Steps {
     Fragment<Parts> of[kAhead];
   };
 
-  // What a warp has of a product: `steps` of the depth, from `first` on of B and of the operand, and the
-  // tiles of B from `tile` on, `apart` apart, below `end`.
+  // A warp's share of a product: `steps` of the depth, from `first` on in B and `operand_first` in the
+  // operand, and the tiles of B from `tile` on, `apart` apart, below `end`.
   struct Work {
     PackedMatrix matrix;
     int first, operand_first, steps, tile, apart, end;
   };
 
-  // Where in its work a warp is.
+  // A warp's position in its work.
   struct Position {
     int tile, step;
 
@@ -208,7 +209,7 @@ class ClusterBlock {
     }
   }
 
-  // Adds those steps times the operand's from `first` on, of which there are `count`.
+  // Adds the products of those steps with the operand's from `first` on, `count` of them.
   __device__ __forceinline__ void add(int first, int count, const Steps& b, float (&sum)[4]) const {
     if (count <= 0) return;  // more warps than steps
     const uint4* const operand = at<uint4>(p_.memory.operand) + first * Parts * kWarp + lane_index();
@@ -234,10 +235,10 @@ class ClusterBlock {
     static_assert(kAhead == 4);
   }
 
-  // `multiply` begins with what this has asked for.
+  // Starts the loads with which `multiply` begins.
   __device__ __forceinline__ void begin(const Work& work) { load(next_, work, {work.tile, 0}); }
 
-  // done(tile, sum) for each tile.
+  // Calls done(tile, sum) for each tile.
   template <class Done>
   __device__ __forceinline__ void multiply(const Work& work, const Done& done) {
     float sum[4] = {};
@@ -261,7 +262,7 @@ class ClusterBlock {
     }
   }
 
-  // A lane's sums of a tile: `to` is the first number of a block's row 0.
+  // Stores a lane's sums of a tile: `to` is the first number of a block's row 0.
   __device__ __forceinline__ void store_sums(float* to, const float (&sum)[4]) const {
     to += lane_index() / 4 * p_.memory.stride + 2 * (lane_index() % 4);
     *reinterpret_cast<float2*>(to) = make_float2(sum[0], sum[1]);
@@ -291,7 +292,7 @@ class ClusterBlock {
     });
   }
 
-  // The rows that all blocks have now, as the operand.
+  // Splits the rows that all blocks have now into the operand.
   __device__ __forceinline__ void split_rows(int steps) const {
     const int row = warp();
     const float* const from = rows(turn_) + row * p_.memory.width;
@@ -305,7 +306,7 @@ class ClusterBlock {
     __syncthreads();
   }
 
-  // Those rows times the weights of a layer: own columns, the depth in slices.
+  // Those rows times a layer's weights: own columns, the depth in slices.
   __device__ __forceinline__ Work layer_work(const PackedMatrix& matrix) const {
     const Share tiles(matrix.tiles, block_);
     const int slice = warp() % kClusterSlices, each = (matrix.steps + kClusterSlices - 1) / kClusterSlices;
@@ -331,7 +332,7 @@ class ClusterBlock {
     return {matrix, 0, 0, matrix.steps, tiles.first + warp(), kClusterWarps, tiles.first + tiles.count};
   }
 
-  // What is constant of one of the own columns; `n` is -1 on the way back.
+  // Constants of one of the own columns; `n` is -1 in the backward pass.
   struct OwnColumn {
     float inverse, bias, timestep, out_weight;
   };
@@ -347,15 +348,15 @@ class ClusterBlock {
     return c;
   }
 
-  // The work that comes after product n, forward or backward.
+  // Starts the work after product n, forward or backward.
   __device__ __forceinline__ void begin_after(int n, bool backward) {
     if (!backward && n < net_.layers - 1) return begin(layer_work(p_.packed.forward[n + 1]));
     const int below = backward ? n - 1 : n;
     begin(below > 0 ? layer_work(p_.packed.backward[below]) : gradient_work());
   }
 
-  // Calls finish(column, own column, number of the product, its constants) -> x for each of the own columns
-  // of this warp's row, and gives x and its largest to all blocks. `c`: of the lane's first column.
+  // Calls finish(column, own column, number of the product, its constants) -> x for each own column of this
+  // warp's row, and sends x and its maximum to all blocks. `c`: of the lane's first column.
   template <class Finish>
   __device__ __forceinline__ void finish_row(const PackedMatrix& matrix, int n, bool backward, OwnColumn c,
                                              int slices, int numbers, const Finish& finish) {
@@ -378,8 +379,8 @@ class ClusterBlock {
     exchange(numbers * matrix.tiles, [&] { begin_after(n, backward); }, 4 * kClusterRows * kClusterBlocks);
   }
 
-  // All blocks of the cluster wait for one another, and see what each has written. What is done `meanwhile`
-  // does not: it may be under way for longer.
+  // All blocks of the cluster wait for one another, and see what each has written. Work done `meanwhile` is
+  // exempt: it may take longer.
   template <class Meanwhile>
   __device__ __forceinline__ void meet(const Meanwhile& meanwhile) {
     cluster_.barrier_arrive();
@@ -387,8 +388,8 @@ class ClusterBlock {
     cluster_.barrier_wait();
   }
 
-  // What a block is sent counts at a barrier of its own, so that no fence has to wait for memory: one of two
-  // in turn, as a block may be sent the next product's numbers while some of this one's are under way.
+  // A barrier counts what a block is sent, so that no fence has to wait for memory: two barriers alternate,
+  // as a block may receive the next product's numbers while some of this one's are still on the way.
   __device__ __forceinline__ uint32_t barrier() const {
     return shared_address(at<char>(p_.memory.barriers)) + 8 * (exchanges_ & 1);
   }
@@ -398,7 +399,7 @@ class ClusterBlock {
     for (int k = 0; k < 2; ++k) init_barrier(shared_address(at<char>(p_.memory.barriers)) + 8 * k, 1);
     publish_barriers();
   }
-  // Waits for so many tiles of sums or rows from all blocks, and `more` bytes.
+  // Waits for this many tiles of sums or rows from all blocks, and `more` bytes.
   template <class Meanwhile>
   __device__ __forceinline__ void exchange(int tiles, const Meanwhile& meanwhile, int more = 0) {
     const int bytes = 4 * kClusterRows * kTileCols * tiles + more;
@@ -421,7 +422,7 @@ class ClusterBlock {
           : "memory");
   }
 
-  // To the same place in all blocks.
+  // Writes to the same place in all blocks.
   __device__ __forceinline__ void give(const float* place, float x) const {
     const uint32_t own = shared_address(place);
     const uint32_t counted = barrier();
@@ -469,7 +470,7 @@ class ClusterBlock {
     finish_row(p_.packed.backward[n], n, true, first, kClusterSlices, keep ? 2 : 1, finish);
   }
 
-  // In the place of the input.
+  // Replaces the input by its gradient.
   __device__ __forceinline__ void input_gradient(const Work& work) {
     split_rows(work.matrix.steps);
     multiply(work, [&](int tile, const float (&sum)[4]) {
@@ -495,10 +496,10 @@ class ClusterBlock {
   const float scale_;
   const int64_t first_row_;
   const int block_;
-  int turn_;                       // the buffer of rows that was written last
-  int exchanges_;                  // so far
-  Steps next_;                     // of B, which the next product begins with
-  uint32_t away_[kClusterBlocks];  // a block's shared memory from this one's
+  int turn_;                       // the buffer of rows written last
+  int exchanges_;                  // number so far
+  Steps next_;                     // of B, first for the next product
+  uint32_t away_[kClusterBlocks];  // offset of a block's shared memory from this one's
 };
 
 #endif

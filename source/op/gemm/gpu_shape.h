@@ -18,14 +18,14 @@ constexpr int kStepDepth = 16;  // rows of B in one tensor-core instruction
 constexpr int kTileCols = 8;    // and its columns
 constexpr int kLargest = 12;    // the largest number of a row or a column is brought to 2^12 .. 2^13
 
-// Of the net as one stream (gpu_chain.h): the weights come in units of so many columns x 32 rows, or 64 rows
-// where the high parts stand alone.
+// For the net as one stream (gpu_chain.h): the weights come in units of so many columns x 32 rows, or 64 rows
+// with high parts only.
 constexpr int kWideRow = 128;  // bytes of a unit's column: unit_depth numbers
 constexpr int kChainLayers = 16;
 
-// A block's rows; how many units wide the layers are at most, and a unit's columns; and what a round of
-// blocks took on an H100, in microseconds for three layers of 240, 256, 384 or 512. Of one unit: a guess, by
-// which it is taken where blocks of fewer rows would go round more than once.
+// A block's rows; the most units of a layer's width, and a unit's columns; and the time of a round of blocks
+// on an H100, in microseconds for three layers of 240, 256, 384 or 512. For one unit it is a guess, such that
+// it is chosen where blocks of fewer rows would need more than one round.
 struct ChainKind {
   int rows, units, unit_cols, time;
 
@@ -43,7 +43,7 @@ MDOPS_HD constexpr int unit_depth(int parts) {
   return kWideRow / 2 / parts;
 }
 
-// Where the parts of numbers k and k + 1 (k even) of a row stand in an operand of the chain. A row is 128
+// Where the parts of numbers k and k + 1 (k even) of a row are in an operand of the chain. A row is 128
 // bytes, eight pieces of 16:
 //
 //   two parts:  piece 0 1 2 3: high parts of numbers 0-7, 8-15, 16-23, 24-31;  4 5 6 7: their low parts
@@ -66,15 +66,16 @@ MDOPS_HD constexpr T round_up(T n, int unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-// A net of hidden layers and one output. A layer is  y = f(x W + b) t + r,  with t its timesteps and r, of a
-// residual layer as wide as its input, x; of one twice as wide, [x, x]. The output layer is linear.
+// A net of hidden layers and one output. A layer is  y = f(x W + b) t + r,  with t its timesteps. In a
+// residual layer, r is x if it is as wide as its input, and [x, x] if twice as wide. The output layer is
+// linear.
 struct GpuNetShape {
   static constexpr int kMostLayers = 16;
-  static constexpr int kInputUnit = 128;  // inputs are filled up with zeros to a multiple: 2 unit_depth(1)
+  static constexpr int kInputUnit = 128;  // inputs are padded with zeros to a multiple: 2 unit_depth(1)
   int inputs;
   int layers;  // hidden ones
   int neurons[kMostLayers];
-  bool residual[kMostLayers];  // of the first: not known here
+  bool residual[kMostLayers];  // of the first: unknown here
   Activation activation;
   float threshold;  // of silut
 
@@ -84,8 +85,8 @@ struct GpuNetShape {
 };
 
 // One matrix of a packed net: fragments [k / 16][n / 8][lane] of 8 bytes a part, then 1 / scale of each
-// column. Of its 16 rows and 8 columns of B, lane l holds rows 2 (l % 4) + {0, 1, 8, 9} of column l / 4: what
-// `mma.sync` m16n8k16 takes from it.
+// column. Of the 16 rows and 8 columns of B, lane l holds rows 2 (l % 4) + {0, 1, 8, 9} of column l / 4, as
+// `mma.sync` m16n8k16 expects.
 struct PackedMatrix {
   int64_t at;  // in floats
   int parts;
@@ -100,8 +101,8 @@ constexpr int widest(int layers, const int* neurons) {
   return most;
 }
 
-// Whether a kind of chain takes the net: a row of a layer must lie in one block, and no narrower kind of as
-// many rows take it. Residual layers are not known where nets are packed: those twice as wide as their input
+// Whether a kind of chain takes the net: a row of a layer must fit into one block, and no narrower kind with
+// as many rows takes it. Residual layers are unknown when nets are packed: those twice as wide as their input
 // are refused later.
 constexpr bool takes(const ChainKind& kind, int layers, const int* neurons) {
   const int most = widest(layers, neurons), units = most > 256 ? (most + 127) / 128 : 2;
@@ -115,15 +116,15 @@ constexpr bool takes(const ChainKind& kind, const GpuNetShape& net) {
 
 inline bool residuals_fit_chain(const GpuNetShape& net) {
   bool good = true;
-  for (int n = 1; n < net.layers; ++n)  // the half of one twice as wide must be whole columns of eight
+  for (int n = 1; n < net.layers; ++n)  // half a doubled layer must be whole columns of eight
     good &= !net.residual[n] || net.neurons[n] == net.neurons[n - 1] || net.neurons[n - 1] % 8 == 0;
   return good;
 }
 
-// The products of a net in the order in which a row needs them: the layers forward, then those backward,
-// down to the gradient of the input. Each is a number of units of B, in this order: tiles of columns, as wide
-// as the layer or, of the input, `last_units`, or as many as are left; in a tile pairs of blocks of rows,
-// filled up with zeros; in a pair the units' columns; then its blocks.
+// The products of a net in the order in which a row needs them: the layers forward, then backward, down to
+// the input's gradient. Each has a number of units of B, in this order: tiles of columns, as wide as the
+// layer or, for the input, `last_units` or what is left; in a tile, pairs of blocks of rows, padded with
+// zeros; in a pair, the units' columns; then its blocks.
 struct NetChain {
   const GpuNetShape& net;
   int parts;
@@ -136,7 +137,7 @@ struct NetChain {
   MDOPS_HD int columns(int m) const { return is_backward(m) ? net.depth(layer(m)) : net.cols(m); }
   MDOPS_HD int blocks(int m) const { return round_up(depth(m), 2 * unit_depth(parts)) / unit_depth(parts); }
   MDOPS_HD bool is_last(int m) const { return m == products() - 1; }
-  // Units side by side, and of a tile.
+  // Units next to each other, in all and in a tile.
   MDOPS_HD int chunks(int m) const { return (columns(m) + kind.unit_cols - 1) / kind.unit_cols; }
   MDOPS_HD int width(int m) const { return is_last(m) ? kind.last_units() : chunks(m); }
   MDOPS_HD int units(int m) const { return blocks(m) * chunks(m); }
@@ -147,9 +148,9 @@ struct NetChain {
   }
 };
 
-constexpr int kLargestParts = 32;  // of a layer's weights, of which packing looks for the largest
+constexpr int kLargestParts = 32;  // of a layer's weights, in which packing finds the largest
 
-// Where the parts of a packed net stand, in floats.
+// Where the parts of a packed net are, in floats.
 struct GpuNet {
   PackedMatrix forward[GpuNetShape::kMostLayers], backward[GpuNetShape::kMostLayers];
   int64_t bias[GpuNetShape::kMostLayers], timestep[GpuNetShape::kMostLayers], out_weight, out_bias;
@@ -183,7 +184,7 @@ struct GpuNet {
     size = round_up(size, kLine);
   }
 
-  // Numbers of a vector of layer n: one for each column, zero beyond the last one.
+  // Numbers of a vector of layer n: one a column, zero after the last.
   static int vector_columns(const GpuNetShape& net, int n) {
     int most = net.cols(n);
     for (const ChainKind& kind : kChainKinds)
@@ -192,7 +193,7 @@ struct GpuNet {
   }
 
  private:
-  // Floats of a line of the cache: copies of units that begin with one ask for half as many.
+  // Floats of a cache line: copies of units that begin with one need half as many requests.
   static constexpr int64_t kLine = 32;
 
   PackedMatrix matrix(int rows, int columns) {
@@ -210,7 +211,7 @@ struct GpuNet {
   int parts_;
 };
 
-// The kernels count a matrix' bytes in 32 bits.
+// The kernels use 32 bits for byte offsets in a matrix.
 constexpr int64_t kMostMatrix = int64_t{1} << 28;
 constexpr int kMostTileCols = 240;
 
@@ -221,17 +222,18 @@ inline bool matrices_fit(const GpuNetShape& net) {
   return fit;
 }
 
-// Rows of a net's input, in tiles of one net each, on the way to the net's output and its gradient.
+// Rows of a net's input, in tiles of one net each, for the net's output and its gradient.
 struct NetArgs {
-  const int32_t* tile_type;  // of each tile: whose net, -1 where no row counts
+  const int32_t* tile_type;  // of each tile: which net, -1 if it has no row
   const float* nets;         // (types, net_size), packed
   int64_t net_size;
   const double* scale;  // (types,): the gradient is that of scale * output
   GpuNetShape net;
   int tile_rows;
-  int rows;        // at most, whole tiles: what the arrays below have
-  float* inputs;   // (rows, net.inputs), as InputRow<input_parts> writes them; then their gradient, as floats
-  float* bounds;   // (1 + 2 layers, rows) of the numbers of every product's A: the input's; zeros at first
+  int rows;       // at most, whole tiles: rows of the arrays below
+  float* inputs;  // (rows, net.inputs), as InputRow<input_parts> writes them; then their gradient, as floats
+  float*
+      bounds;  // (1 + 2 layers, rows): the largest number of every product's A: the input's; zeros at first
   double* output;  // (rows, output_parts): their sum is the output, without its bias
 };
 

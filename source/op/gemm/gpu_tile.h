@@ -1,23 +1,23 @@
-// C = A B by the tensor cores to the accuracy of float32, or of TF32: rows of A are rounded to pairs of
-// float16, or to one, on the way to shared memory, B comes packed (gpu_shape.h), and of
-// (high + low)(high + low) the product low low is left out.
+// C = A B by the tensor cores to the accuracy of float32, or of TF32: rows of A are split into pairs of
+// float16, or rounded to one, on the way to shared memory, B is packed (gpu_shape.h), and the product low low
+// of (high + low)(high + low) is omitted.
 //
-// The way of the operands, for 128 x 240 with two parts, a stage being 32 of the depth:
+// The operands' path, for 128 x 240 with two parts, where a stage is 32 of the depth:
 //
 //   A, float32 rows   -- cp.async -->  raw: 2 stages of 128 x 32 floats   -- split -->  A: 2 stages
 //   B, fragments      -- cp.async -->  B: 3 stages of 2 steps x 30 tiles x 32 lanes x 16 bytes
 //
 //   warp (r, c) of 4 x 2 has rows 32 r .. 32 r + 31 and columns 120 c .. 120 c + 119 of the sums, as 2 x 15
-//   units of 16 x 8, of each unit lane l rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next;
-//   at the end the sums go through shared memory, over raw, A and B, so that lanes side by side finish
-//   columns side by side.
+//   units of 16 x 8, in each unit lane l rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next;
+//   at the end the sums go through shared memory, over raw, A and B, so that neighbouring lanes finish
+//   neighbouring columns.
 //
 // A row of A in a stage is eight pieces of 16 bytes,
 //
 //   piece 0: high parts of numbers 0-7    1: their low parts    2: high parts of 8-15    3: low    ...
 //
-// and piece c of row r stands in place c ^ (r & 7). A thread splits what it copied itself, so that copies
-// need no barrier of their own.
+// and piece c of row r is in place c ^ (r & 7). A thread splits only its own copies, so that these need no
+// extra barrier.
 #pragma once
 
 #include <cuda_pipeline.h>
@@ -28,15 +28,15 @@
 
 namespace mdops {
 
-// Sixteen bytes; zeros if not `in_bounds`.
+// Copies sixteen bytes; zeros if not `in_bounds`.
 __device__ __forceinline__ void copy_async(uint32_t shared, const float* from, bool in_bounds = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from),
                "r"(in_bounds ? 16 : 0)
                : "memory");
 }
 
-// How a block of threads shares its tile: warps along rows, columns and depth; each one's tile in units of 16
-// rows and 8 columns; the depth of a stage in units of 16; and how many stages of B are under way.
+// How a block of threads shares its tile: warps along rows, columns and depth; each warp's tile in units of
+// 16 rows and 8 columns; the depth of a stage in units of 16; and how many stages of B are in flight.
 template <int Parts, int RowWarps, int ColWarps, int DepthWarps, int RowUnits, int ColUnits, int StageSteps,
           int Stages>
 struct Tile {
@@ -63,9 +63,9 @@ struct Operands {
   int steps, tiles;  // of B
 };
 
-// The way of A into shared memory: each thread copies the same four columns of every kRowsApart-th row, stage
-// after stage, to a place of its own, and splits them from there into the stage that is multiplied. The
-// places above keep stores and `ldmatrix` from meeting in a bank.
+// Copies A into shared memory: each thread copies the same four columns of every kRowsApart-th row, stage
+// after stage, to its own place, and splits them from there into the stage that is multiplied. The places
+// above avoid bank conflicts of stores and `ldmatrix`.
 template <class T>
 class StageOfA {
  public:
@@ -116,7 +116,7 @@ class StageOfA {
   int64_t apart_;
 };
 
-// Tiles beyond the last are left as they are: their columns are not looked at.
+// Tiles after the last are left unset: their columns are unused.
 template <class T>
 __device__ __forceinline__ void copy_stage_of_b(const Operands& in, int stage, int first_tile,
                                                 uint32_t shared) {
@@ -135,7 +135,7 @@ __device__ __forceinline__ void copy_stage_of_b(const Operands& in, int stage, i
 }
 
 // Adds the first `steps` steps of a stage to the sums, in float32 outside of the tensor cores: these round
-// towards zero, and over a long depth that adds up. To the accuracy of TF32 it does not matter.
+// towards zero, which accumulates over a long depth. For TF32's accuracy it does not matter.
 template <class T>
 __device__ __forceinline__ void multiply_stage(const char* a, const char* b, int steps,
                                                float (&sum)[T::kRowUnits][T::kColUnits][4]) {
@@ -183,9 +183,9 @@ __device__ __forceinline__ void multiply_stage(const char* a, const char* b, int
   }
 }
 
-// The tile of C whose first column is that of `first_tile`, into shared memory: [kRows][kStride] floats,
-// times the rows' scales and those of B's columns. `scales` of the rows lie in shared memory. The first of B
-// is asked for before `begin_rows()`, everything of A after it.
+// The tile of C from the first column of `first_tile` on, in shared memory: [kRows][kStride] floats, times
+// the rows' scales and those of B's columns. `scales` of the rows are in shared memory. Loads of B start
+// before `begin_rows()`, those of A after it.
 template <class T, class Begin>
 __device__ __forceinline__ float* multiply_tile(const Operands& in, int first_tile, const float* scales,
                                                 char* shared, const Begin& begin_rows) {
@@ -213,10 +213,9 @@ __device__ __forceinline__ float* multiply_tile(const Operands& in, int first_ti
   __pipeline_wait_prior(1);
   a.split_into(shared, 0, scales);
   for (int s = 0; s < stages; ++s) {
-    __pipeline_wait_prior(0);  // stage s + 1 has come: this thread splits what it copied itself
+    __pipeline_wait_prior(0);  // stage s + 1 is there: this thread splits what it copied
     __syncthreads();
-    // One half of the warps fetches and splits while the other multiplies, so that the tensor cores have
-    // work.
+    // Half of the warps load and split while the other half multiply, to keep the tensor cores busy.
 #pragma unroll 1
     for (int turn = 0; turn < 2; ++turn) {
       if (turn == (warp < T::kWarps / 2 ? 0 : 1)) {
@@ -248,7 +247,7 @@ __device__ __forceinline__ float* multiply_tile(const Operands& in, int first_ti
   return c;
 }
 
-// Four columns of the tile, the parts of the depth added up in their order.
+// Four columns of the tile, with the parts of the depth summed in order.
 template <class T>
 __device__ __forceinline__ float4 tile_sum(const float* c, int row, int col) {
   float4 sum = *reinterpret_cast<const float4*>(c + row * T::kStride + col);
