@@ -1,6 +1,6 @@
-// The kernels of the ops of angle moments: a warp an atom, one pair of types after the other. Its rows, and
-// the sums or coefficients of all pieces, are in memory of the warp's own: shared memory, or global where
-// that is too small. Sums are added to in a fixed order.
+// The kernels of angle moments: a warp per atom, one pair of types after another. The atom's rows, and the
+// sums or coefficients of all pieces, are in the warp's memory: shared, or global if that is too small. Sums
+// are made in a fixed order.
 #pragma once
 
 #include "angle_moment/angle_moment.h"
@@ -12,15 +12,15 @@ namespace mdops::gpu_angle {
 
 enum class Gate { none, alone, beside };
 
-// Numbers of a piece in a warp's memory: the powers, and gated ones after them.
+// Numbers of a piece in a warp's memory: the powers, then gated ones.
 template <Gate G>
 constexpr int kColumns = G == Gate::beside ? 2 * kAnglePowers : kAnglePowers;
 
-// How many arrays of numbers there are for the neighbours: rows, their tangents, the gradients of both.
+// The number of arrays for the neighbours: rows, their tangents, the gradients of both.
 template <bool Tangents, bool Gradients>
 constexpr int kArrays = 4 * ((Tangents ? 2 : 1) * (Gradients ? 2 : 1));
 
-// What a warp keeps of an atom.
+// A warp's data of an atom.
 template <class T>
 struct Warp {
   T* rows[4];      // x, y, z and w of each neighbour
@@ -82,7 +82,7 @@ __device__ __forceinline__ T dot3(T* const* a, int j, T* const* b, int l) {
   return a[0][j] * b[0][l] + a[1][j] * b[1][l] + a[2][j] * b[2][l];
 }
 
-// The larger of two numbers; once either is not a number, neither is the result.
+// The larger of two numbers; NaN if either is NaN.
 template <class T>
 __device__ __forceinline__ T larger_of(T so_far, T x) {
   return ((x > so_far) | (x != x)) ? x : so_far;
@@ -154,25 +154,25 @@ __device__ __forceinline__ T find(const AngleArgs<T>& args, int64_t i, const T* 
   return warp_nearest(nearest);
 }
 
-// The pieces that pairs of two types can be on: `reach` from the first one on, on either side of zero.
+// The pieces that pairs of two types can reach: the first `reach` on either side of zero.
 template <class T>
 __device__ __forceinline__ int pieces_reached(const AngleArgs<T>& args, int t, int u, const Warp<T>& w) {
   const T most = sqrt(w.longest[t]) * sqrt(w.longest[u]) * T(1.0001);
   return static_cast<int>(angle_place(most, args.grid).piece) + 1;
 }
 
-// Piece k < 2 reach of those that are reached.
+// Piece k < 2 reach of the reachable ones.
 template <class T>
 __device__ __forceinline__ int reached_piece(const AngleGrid<T>& grid, int reach, int k) {
   return k < reach ? k : grid.side() + k - reach;
 }
 
-// A pair of neighbours, and how often it counts.
+// A pair of neighbours, and its multiplicity.
 struct Pair {
   int j, l, times;
 };
 
-// Pair p of those of n neighbours of one type: with the s-th after it, for s = 0, 1, ...
+// Pair p of n neighbours of one type: each with the s-th after it, for s = 0, 1, ...
 __device__ __forceinline__ Pair pair_alike(int p, int n, int first) {
   const int s = p / n, j = p % n, l = j + s < n ? j + s : j + s - n;
   return {first + j, first + l, s == 0 ? 1 : 2};
@@ -181,8 +181,7 @@ __device__ __forceinline__ int pairs_alike(int n) {
   return n * (n + 1) / 2;
 }
 
-// The sums of the pairs of two types to w.sums, of the pieces that are reached; where `Tangents` their
-// change.
+// Adds the sums over pairs of two types to w.sums, for the reachable pieces; with `Tangents` their change.
 template <Gate G, bool Tangents, class T>
 __device__ __forceinline__ void sum_types(const AngleArgs<T>& args, int t, int u, int reach,
                                           const Warp<T>& w) {
@@ -224,7 +223,7 @@ __device__ __forceinline__ void sum_types(const AngleArgs<T>& args, int t, int u
       w.staged_at[lane] = columns * static_cast<int>(place.piece);
     }
     __syncwarp();
-    // One pair after the other, each column by a lane of its own.
+    // One pair after another, each column by its own lane.
     if (lane < columns)
       for (int k = 0; k < min(kWarp, total - begin); ++k)
         w.sums[w.staged_at[k] + lane] += w.stage[columns * k + lane];
@@ -232,7 +231,7 @@ __device__ __forceinline__ void sum_types(const AngleArgs<T>& args, int t, int u
   }
 }
 
-// Gathers for each neighbour what its pairs give, of types t and u, from the coefficients in w.sums.
+// For each neighbour, sums its pairs' parts, of types t and u, from the coefficients in w.sums.
 template <Gate G, bool Second, class T>
 __device__ __forceinline__ void pull_types(const AngleArgs<T>& args, int t, int u, const Warp<T>& w) {
   constexpr int columns = kColumns<G>;
@@ -277,7 +276,7 @@ __device__ __forceinline__ void pull_types(const AngleArgs<T>& args, int t, int 
   if (t != u) one_side(u, t);
 }
 
-// The gradients of the pair vectors of atom i, from those of the rows; other slots get zero.
+// The gradients by the pair vectors of atom i, from those by the rows; other slots get zero.
 template <Gate G, bool Second, class T>
 __device__ __forceinline__ void pull_rows(const AngleArgs<T>& args, int64_t i, const T* tangent,
                                           const Warp<T>& w, T* out) {
@@ -299,7 +298,7 @@ __device__ __forceinline__ void pull_rows(const AngleArgs<T>& args, int64_t i, c
   }
 }
 
-// work(i, kind) for the atoms of this warp, which has its memory to itself.
+// Calls work(i, kind) for this warp's atoms.
 template <class T, class Work>
 __device__ __forceinline__ void for_atoms(const AngleArgs<T>& args, int64_t atoms, const Work& work) {
   for (int64_t i = blockIdx.x; i < atoms; i += gridDim.x) {
@@ -314,7 +313,7 @@ __device__ __forceinline__ char* memory_of(char* global, int64_t bytes) {
   return global ? global + blockIdx.x * bytes : shared_memory;
 }
 
-// `within` and `nearest` of an atom.
+// Writes `within` and `nearest` of an atom.
 template <class T>
 __device__ __forceinline__ void report(const AngleArgs<T>& args, int64_t i, RowKind kind, T nearest2,
                                        const Warp<T>& w, int32_t* within, T* nearest) {
@@ -325,7 +324,7 @@ __device__ __forceinline__ void report(const AngleArgs<T>& args, int64_t i, RowK
     nearest[i] = real ? sqrt(nearest2) : kind == RowKind::empty ? args.cutoff.cutoff : not_a_number<T>();
 }
 
-// Moments, or where there is a tangent (and no `within`) their change.
+// Moments, or with a tangent (and no `within`) their change.
 template <Gate G, bool Tangents, class T>
 __global__ void moment_kernel(AngleArgs<T> args, int64_t atoms, const T* tangent, char* global, int64_t bytes,
                               T* moments, int32_t* within, T* nearest) {
@@ -350,7 +349,7 @@ __global__ void moment_kernel(AngleArgs<T> args, int64_t atoms, const T* tangent
   });
 }
 
-// The gradient of the pair vectors, or the Hessian product along the tangent; by that of the moments.
+// The gradient by the pair vectors, or the Hessian product along the tangent; from that by the moments.
 template <Gate G, bool Second, class T>
 __global__ void pull_kernel(AngleArgs<T> args, int64_t atoms, const T* tangent, const T* grad, char* global,
                             int64_t bytes, T* result) {
@@ -378,7 +377,7 @@ __global__ void pull_kernel(AngleArgs<T> args, int64_t atoms, const T* tangent, 
   });
 }
 
-// The powers of table row p of channel 0; gated ones where `column` is not 0.
+// The powers of table row p of channel 0; gated ones if `column` is not 0.
 template <Gate G, class T>
 __device__ __forceinline__ const T* table_row(const AngleTables<T>& tables, int64_t first, int64_t p,
                                               int column) {
@@ -386,14 +385,14 @@ __device__ __forceinline__ const T* table_row(const AngleTables<T>& tables, int6
   return table + kAngleRow * (first + p) * tables.channels;
 }
 
-// A table's row of a channel, in as few reads as there can be.
+// A table's row of a channel, for as few reads as possible.
 template <class T>
 struct alignas(16) TableRow {
   T power[kAngleRow];
 };
 
-// Adds to w.features what the tables from row `first` on make of the sums: lanes side by side are channels,
-// so that what they read is side by side, too. Most pieces have no pair.
+// Adds the products of the tables from row `first` on with the sums to w.features: adjacent lanes are
+// channels, so that their reads are adjacent, too. Most pieces have no pair.
 template <Gate G, class T>
 __device__ __forceinline__ void add_features(const AngleTables<T>& tables, const AngleGrid<T>& grid,
                                              int64_t first, int reach, const Warp<T>& w) {
@@ -425,7 +424,7 @@ __device__ __forceinline__ void add_features(const AngleTables<T>& tables, const
   }
 }
 
-// The coefficients of the pieces that are reached to w.sums, from the channels' gradients in w.features.
+// Writes the coefficients of the reachable pieces to w.sums, from the channels' gradients in w.features.
 template <Gate G, class T>
 __device__ __forceinline__ void form_pieces(const AngleTables<T>& tables, const AngleGrid<T>& grid,
                                             int64_t first, int reach, const Warp<T>& w) {

@@ -1,14 +1,15 @@
 // Attention by tensor cores (mma.sync, from sm_80 on), for heads up to 128 wide.
 //
-// A block has one head of one sequence, or 64 queries of it. Keys and values come to shared memory as parts
-// (gpu_tiles.h), all of the sequence where they fit, else a chunk of them after the other. Each warp has 16
-// queries, in registers, and goes through the keys by itself, 32 at a time:
+// A block has one head of one sequence, or 64 queries of it. Keys and values are in shared memory as parts
+// (gpu_tiles.h), the whole sequence if it fits, else chunk by chunk. Each warp has 16 queries, in registers,
+// and loops over the keys independently, 32 at a time:
 //
-//   s (16 x 32) = Q K^T    lane l has rows l / 4 and l / 4 + 8, columns 8 n + 2 (l % 4) and the next, n =
-//   0..3 largest and sum of each row so far; o is brought to the new largest where it grew o (16 x D) += P V
-//   P's units are the A operand as they stand in registers
+//   s (16 x 32) = Q K^T    lane l has rows l / 4 and l / 4 + 8, columns 8 n + 2 (l % 4) and the next,
+//                          n = 0..3
+//   maximum and sum of each row so far; o is rescaled if the maximum grew
+//   o (16 x D) += P V      P's units in registers are already the A operand
 //
-// So between the chunk's arrival and its end warps wait for nobody.
+// So during a chunk warps do not wait for each other.
 #pragma once
 
 #include "attention/gpu_tiles.h"
@@ -17,10 +18,10 @@ namespace mdops::gpu_attention {
 
 constexpr int kKeyStep = 32, kMostWarps = 8;
 
-// Of a chunk of keys in shared memory.
+// The layout of a chunk of keys in shared memory.
 template <class N, int D>
 struct ForwardMemory {
-  int keys;  // room for them, a multiple of kKeyStep
+  int keys;  // capacity, a multiple of kKeyStep
   int gates;
 
   MDOPS_HD int apart() const { return keys * 2 * D; }  // from one part to the next
@@ -31,27 +32,27 @@ struct ForwardMemory {
   MDOPS_HD int size() const { return gate() + gates * keys * 4; }
 };
 
-// What a block of the kernels by tensor cores works on: queries first .. last of a sequence.
+// The work of a block of the tensor-core kernels: queries first .. last of a sequence.
 struct TileBlock {
   WorkItem item;
   int head, first, last;
-  int coming, coming_rows;  // rows of the sequence that a later block in this one's place works on
+  int coming, coming_rows;  // rows of the sequence for a later block in this one's place
 };
 
-// Of the blocks of a launch: whether each has a whole sequence, and how many sequences at once.
+// Of a launch: whether each block has a whole sequence, and how many sequences run at once.
 struct Blocks {
   bool whole;
   int sequences;
 };
 
-// Whole sequences, a block each and head, or 64 queries of one.
+// A block has a whole sequence of a head, or 64 queries of one.
 template <class T>
 __device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, Blocks blocks, const int64_t* bias_at,
                                                 int block = blockIdx.x) {
   const int head = block % p.heads, index = block / p.heads;
   TileBlock b{};
   b.head = head;
-  // Asked for before anything is waited for.
+  // Loads start before anything waits.
   const int bad = threadIdx.x < kPrepareBlocks ? p.bad[threadIdx.x] : 0;
   if (blocks.whole) {
     const int next = min(index + blocks.sequences, p.sequences - 1);
@@ -61,7 +62,7 @@ __device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, Blocks b
     b.coming = p.offsets[next], b.coming_rows = p.offsets[next + 1] - b.coming;
   } else if (index < p.items) {
     const int4 item = reinterpret_cast<const int4*>(p.plan)[1 + index];
-    // Both at once, so that the item is not read after the count has come.
+    // Both at once, so that the item's load does not wait for the count.
     if ((index < p.plan[0]) & (item.x >= 0) && is_sound(p, item)) {
       b.item = work_item(p, index);
       b.first = b.item.first, b.last = min(b.item.length, b.first + static_cast<int>(kPlanTile));
@@ -71,13 +72,12 @@ __device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, Blocks b
   return b;
 }
 
-// Which tensors may be read and written 16 bytes at once: those of the queries' and keys' width, of the
-// values'.
+// Which tensors allow reads and writes of 16 bytes: those with the width of queries and keys, and of values.
 struct Wide {
   bool keys, values;
 };
 
-// A sequence's rows of q, k, or what lies as they do; of v; of o.
+// A sequence's rows of q, k and tensors of the same layout; of v; of o.
 template <class T>
 __device__ __forceinline__ RowsOf<T> keys_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
                                              Wide wide) {
@@ -95,7 +95,7 @@ __device__ __forceinline__ RowsOf<T> outs_of(const TensorArgs<T>& p, const TileB
           wide.values};
 }
 
-// Asks for a tensor's rows of the sequence to come, while this one's are multiplied.
+// Prefetches a tensor's rows of the next sequence during this one's products.
 template <class T>
 __device__ __forceinline__ void ask_for_coming(const TileBlock& b, const RowsOf<T>& own) {
   const int lines = (own.width * static_cast<int>(sizeof(T)) + 127) / 128;
@@ -105,7 +105,7 @@ __device__ __forceinline__ void ask_for_coming(const TileBlock& b, const RowsOf<
                   k % lines * (128 / static_cast<int>(sizeof(T))));
 }
 
-// What keys count besides their products: switch and gate, for 0 <= l < rows.
+// Loads the keys' switch and gate, for 0 <= l < rows.
 template <class T>
 __device__ __forceinline__ void load_factors(const TensorArgs<T>& p, int first_row, int rows, int room,
                                              float* switches, float* gate) {
@@ -118,7 +118,7 @@ __device__ __forceinline__ void load_factors(const TensorArgs<T>& p, int first_r
   }
 }
 
-// What pairs have besides products: what the arguments have, if there may be `Options`;
+// Further factors of pairs: those that the arguments have, if there may be `Options`;
 template <bool Options>
 struct GivenFactors {
   template <class T>
@@ -134,7 +134,7 @@ struct GivenFactors {
     return Options ? p.gates : 0;
   }
 };
-// or what the compiler knows of them, and no bias.
+// or those known at compile time, and no bias.
 template <int Gates, bool Switches>
 struct KnownFactors {
   template <class T>
@@ -151,7 +151,7 @@ struct KnownFactors {
   }
 };
 
-// Products of warpgroups, or of warps alone. Parts of keys and values are rows, or blocks of 64 columns.
+// For products of warpgroups, or of warps alone. Parts of keys and values are rows, or blocks of 64 columns.
 template <class N, int D, bool Groups>
 __device__ __forceinline__ int place_of_piece(const ForwardMemory<N, D>& layout, int row, int piece) {
   if constexpr (Groups)
@@ -160,7 +160,7 @@ __device__ __forceinline__ int place_of_piece(const ForwardMemory<N, D>& layout,
     return piece_place<D>(row, piece);
 }
 
-// `Groups`: by products of warpgroups, on Hopper.
+// `Groups`: with products of warpgroups, on Hopper.
 template <class T, class N, int D, class Have, bool Groups>
 __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
     forward_kernel(TensorArgs<T> p, ForwardResults<T> results, ForwardMemory<N, D> layout, Blocks blocks,
@@ -232,8 +232,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       largest[h] = p.absent ? 0.0f : lowest;
-      total[h] =
-          p.absent && lane % 4 == 0 ? p.absent[b.item.sequence] : 0.0f;  // one lane's, as sums are later
+      total[h] = p.absent && lane % 4 == 0 ? p.absent[b.item.sequence]
+                                           : 0.0f;  // in one lane, as lanes are summed later
     }
     float w_query[2] = {1, 1};
     if (switched)
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
       const int count = min(layout.keys, length - chunk),
                 filled = round_up(count, Groups ? kKeyStep : kGroup);
       if (strip0 == b.first || length > layout.keys) {
-        __syncthreads();  // nobody needs the last chunk any more
+        __syncthreads();  // nobody needs the last chunk any longer
         for (int task = warp; task < 2 * (filled / kGroup); task += warps) {
           const int group = task / 2, is_value = task % 2;
           char* const to = memory + is_value * layout.values();
@@ -399,7 +399,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
             for (int k = 0; k < 4; ++k) s[n][k] *= c[n][k];
         }
         if constexpr (Groups) {
-          // What V was divided by, so that products over all keys have one factor.
+          // The inverse scale of V, so that products over all keys have one factor.
 #pragma unroll
           for (int n = 0; n < kUnits; ++n) {
             const float of_values = scales[groups + key / kGroup + n / 2];
@@ -407,7 +407,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
             for (int k = 0; k < 4; ++k) s[n][k] *= of_values;
           }
         }
-        // Without factors no number is above 1.
+        // Without factors no number exceeds 1.
         float scale = N::kBfloat ? 1.0f : static_cast<float>(1 << kLargest);
         if (has_factors || Groups) scale = scale_of_units<N>(s);
         const float inverse = inverse_power(scale);

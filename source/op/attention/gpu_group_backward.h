@@ -1,29 +1,28 @@
 // Attention's gradients by the products of warpgroups, on Hopper (sm_90a): float32 by two parts, heads 65 to
-// 128 wide. As gpu_backward.h has it: a block has one head of one sequence and goes through its keys in tiles
-// of 128, for each tile through the queries, 32 at a time. Two warpgroups, 64 keys each, a warp 16 of them:
+// 128 wide. As in gpu_backward.h, a block has one head of one sequence and loops over its keys in tiles of
+// 128, and for each tile over the queries, 32 at a time. Two warpgroups, 64 keys each, a warp 16 of them:
 //
-//   S^T, T^T (64, 32)  = K Q^T, V G^T           of operands in shared memory
-//   dV (64, 128)      += P^T G, dK += X^T Q     P and X from the registers that they arise in
-//   dQ^T (64, 32)      = K^T X                  group w: columns 64 w .. + 63 of the head, all keys of the
-//   tile
+//   S^T, T^T (64, 32)  = K Q^T, V G^T           from shared memory
+//   dV (64, 128)      += P^T G, dK += X^T Q     P and X from registers
+//   dQ^T (64, 32)      = K^T X                  group w: columns 64 w .. + 63 of the head, all keys
 //
 // and in shared memory
 //
 //   K, V   parts of (128, 128)     two blocks each of 64 columns: rows of 128 bytes, swizzled
 //   Q, G   parts of (32, 128)      the same
 //   X      parts of (128, 32)      rows of 64 bytes
-//   raw    Q and G of the next step, float32 as they come by `cp.async`: what a thread copies it reads itself
+//   raw    Q and G of the next step, float32 by `cp.async`: a thread reads only its own copies
 //
-// An operand's depth may run along its rows or across them: all products take the same K, V, Q, G and X.
-// Scales: 16 keys' of K and of V; a step's of Q, of G, and of X, which is multiplied by what K was divided by
-// (over the most of any), so that products over all keys have one factor; a warp's of P.
+// An operand's depth may run along its rows or across them: all products use the same K, V, Q, G and X.
+// Scales: per 16 keys of K and of V; per step of Q, of G, and of X, which is multiplied by the inverse scale
+// of K (over their maximum), so that products over all keys have one factor; per warp of P.
 #pragma once
 
 #include "attention/gpu_backward.h"
 
 namespace mdops::gpu_attention {
 
-constexpr int kTileWidth = 128;  // of a head, zeros behind its own
+constexpr int kTileWidth = 128;  // of a head, padded with zeros
 
 struct GroupMemory {
   static constexpr int kKeys = 128, kStep = 32, kGroups = 2, kThreads = kGroups * 4 * kWarp;
@@ -32,7 +31,7 @@ struct GroupMemory {
   static constexpr int kValues = 2 * kKeyPart, kQueries = 2 * kValues, kGrads = kQueries + 2 * kStepPart;
   static constexpr int kSlopes = kGrads + 2 * kStepPart, kRaw = kSlopes + 2 * kSlopePart;
   static constexpr int kRawTensor = kStep * kTileWidth * 4;
-  // Floats: inverse scales of the groups of K, and of V; each warp's largest of Q, G and X; logsumexp and
+  // Floats: inverse scales of the groups of K and of V; each warp's largest of Q, G and X; logsumexp and
   // delta.
   static constexpr int kScales = kRaw + 2 * kRawTensor, kLargest = kScales + 4 * 2 * kMostWarps;
   static constexpr int kRows = kLargest + 4 * 3 * kMostWarps;
@@ -43,7 +42,7 @@ struct GroupMemory {
   MDOPS_HD int query_factors() const { return key_factors() + 4 * columns() * kKeys; }
   MDOPS_HD int key_sums() const { return query_factors() + 4 * columns() * kStep; }
   MDOPS_HD int query_sums() const { return key_sums() + 4 * columns() * kKeys; }
-  // With room to begin on a multiple of 1,024.
+  // Includes alignment to a multiple of 1,024.
   MDOPS_HD int size(bool factors) const {
     return kAlignment + (factors ? query_sums() + 4 * columns() * kStep * kMostWarps : key_factors());
   }
@@ -51,13 +50,13 @@ struct GroupMemory {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Where piece `piece` of a row stands in a part whose blocks are so many bytes.
+// Where piece `piece` of a row is in a part with blocks of `block_bytes`.
 __device__ __forceinline__ int place_in_blocks(int block_bytes, int row, int piece) {
   return piece / 8 * block_bytes + piece_place<kBlockColumns>(row, piece % 8);
 }
 
-// What belongs to a step's queries besides their rows, in registers on its way to shared memory, by a block
-// of so many threads.
+// Per-row numbers of a step's queries, in registers on the way to shared memory, loaded by a block of
+// `Threads` threads.
 template <class T, int Step, int Threads>
 struct StepNumbers {
   static constexpr int kFactors = ((kMostGate + 1) * Step + Threads - 1) / Threads;
@@ -96,8 +95,8 @@ struct StepNumbers {
   }
 };
 
-// The next step's rows of one tensor, on their way to shared memory as they are: row w + 8 i by warp w, of
-// each row numbers 4 l .. 4 l + 3 by lane l, who alone reads them.
+// The next step's rows of one tensor, copied unchanged to shared memory: row w + 8 i by warp w, and of each
+// row numbers 4 l .. 4 l + 3 by lane l, the only one to read them.
 struct RawRows {
   static constexpr int kEach = GroupMemory::kStep / kMostWarps;
 
@@ -190,7 +189,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
     StepNumbers<float, kStep, M::kThreads> numbers;
     ask(0);
     numbers.load(p, g, b, 0, has_factors);
-    // Zeros of keys that are not there, too: products over keys take all.
+    // Zeros for missing keys, too: products over keys read all.
     for (int task = warp; task < 2 * kMostWarps; task += kMostWarps) {
       const int group = task % kMostWarps, is_value = task / kMostWarps;
       if (is_value && group >= groups) break;
@@ -220,7 +219,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
           const uint32_t most = warp_largest(largest_of(raw[k].x));
           if (lane == 0) largest[k * kMostWarps + warp] = most;
         }
-        __syncthreads();  // nobody needs the step before any more
+        __syncthreads();  // nobody needs the step before any longer
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           uint32_t most = 0;
@@ -275,7 +274,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
 #pragma unroll
           for (int k = 0; k < 4; ++k) s[n][k] = t[n][k] = 0;
       }
-      // What the warp's K was divided by, over the most of any; keys that are zeros take the least.
+      // What the warp's K was divided by, over the maximum of all; keys that are zeros use the minimum.
       float most_inverse = 0, least_inverse = __int_as_float(0x7f000000);
 #pragma unroll
       for (int w = 0; w < kMostWarps; ++w) {

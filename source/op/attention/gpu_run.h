@@ -11,21 +11,21 @@
 
 namespace mdops::gpu_attention {
 
-// How many parts tensor cores make of a number: none where they do not serve.
+// Whether tensor cores multiply numbers of T.
 template <class T>
 constexpr bool kHasTiles = !std::is_same_v<T, double>;
 
 constexpr int kWidestTile = kTileWidth;
 
-// Of the second derivative: up to how many sequences a multiprocessor tiles of keys have blocks of their own,
-// and how many of a sequence.
+// For the second derivative: up to how many sequences per multiprocessor a tile of keys has its own block,
+// and how many tiles of a sequence.
 constexpr int kFewRounds = 2, kMostTiles = 8;
 
 inline bool is_aligned(const void* memory) {
   return reinterpret_cast<uintptr_t>(memory) % 16 == 0;
 }
 
-// The gradients by gate and switch from their parts; null where one is not asked for.
+// The gradients by gate and switch from their parts; null if not requested.
 template <class T>
 void launch_sum_of_parts(const Gpu& gpu, const TensorArgs<T>& p, const Sums<T>* parts, int count,
                          T* grad_gate, T* grad_switch) {
@@ -33,19 +33,19 @@ void launch_sum_of_parts(const Gpu& gpu, const TensorArgs<T>& p, const Sums<T>* 
   gpu.launch_for(p.rows, kPlainThreads, sum_parts_kernel<T>, p, parts, count, grad_gate, grad_switch);
 }
 
-// The memory that the passes need: floats where dQ is summed over tiles of keys, and so on.
+// Runs the passes; also computes the memory that they need.
 template <class T>
 class Attention {
  public:
   using A = Sums<T>;
 
-  // `bad`: kPrepareBlocks integers, which `args` has where a pass before has judged the same offsets and
-  // plan; `bias_at`: an integer a sequence where there is a bias. `parts`: 2 for the accuracy of float32's
-  // products, 1 for that of tf32's; of 16-bit tensors 1.
+  // `bad`: kPrepareBlocks integers, which `args` has if an earlier pass checked the same offsets and plan;
+  // `bias_at`: an integer per sequence if there is a bias. `parts`: 2 for float32's accuracy of products, 1
+  // for tf32's; 1 for 16-bit tensors.
   Attention(const Gpu& gpu, const TensorArgs<T>& args, int parts, int32_t* bad, int64_t* bias_at)
       : gpu_(gpu), p_(args), parts_(sizeof(T) == 2 ? 1 : parts), bias_at_(bias_at), limits_(gpu.limits()) {
     if (p_.bad == nullptr) {
-      if (p_.bias) gpu_.clear(bias_at, p_.sequences * sizeof(int64_t));  // of those that are empty, or wrong
+      if (p_.bias) gpu_.clear(bias_at, p_.sequences * sizeof(int64_t));  // for empty or wrong ones
       gpu_.launch_early(prepare_kernel<T>, kPrepareBlocks, kPrepareThreads, 0, p_, bad,
                         p_.bias ? bias_at : nullptr);
     }
@@ -60,7 +60,7 @@ class Attention {
     fill({r.out, of_values()}, {}, {}, {}, {r.logsumexp, p_.heads});
   }
 
-  // Numbers of float32 that `backward` needs for its sums of dQ.
+  // Size in float32 of the sums of dQ in `backward`.
   int64_t sums_size() const {
     int64_t size = 0;
     if constexpr (sizeof(T) == 2)
@@ -72,7 +72,7 @@ class Attention {
     return size;
   }
 
-  // `grad_gate` and `grad_switch` null where they are not asked for.
+  // `grad_gate` and `grad_switch` are null if not requested.
   void backward(const GradientArgs<T>& g, T* grad_gate, T* grad_switch, float* sums) const {
     const bool done =
         with_tiles([&]<class N, int D, bool Options>() { return backward_by_tiles<N, D, Options>(g, sums); });
@@ -87,7 +87,7 @@ class Attention {
       fill({g.grad_q, of_keys()}, {g.grad_k, of_keys()}, {g.grad_v, of_values()}, {}, {}, whole_bias(g));
   }
 
-  // Numbers of float32 that `backward_backward` needs for its sums over tiles of keys.
+  // Size in float32 of the sums over tiles of keys in `backward_backward`.
   int64_t second_sums_size() const {
     return (second_tiles() - 1) * static_cast<int64_t>(p_.rows) * p_.heads * second_columns();
   }
@@ -108,7 +108,7 @@ class Attention {
 
  private:
   int64_t plain_blocks() const { return static_cast<int64_t>(p_.items) * kSubtiles * p_.heads; }
-  // Blocks for 64 rows of a head each.
+  // Blocks of 64 rows of a head.
   int64_t items() const { return static_cast<int64_t>(p_.items) * p_.heads; }
   int64_t of_keys() const { return static_cast<int64_t>(p_.heads) * p_.width; }
   int64_t of_values() const { return static_cast<int64_t>(p_.heads) * p_.value_width; }
@@ -124,7 +124,7 @@ class Attention {
     gpu_.launch_for(rows * kWarp, kPlainThreads, delta_kernel<T>, p_, g);
   }
 
-  // By kernels for float64, where there are any for it.
+  // Whether float64 kernels can take the tensors.
   bool goes_double(std::initializer_list<const void*> tensors) const {
     const Wide all = wide(tensors);
     return std::is_same_v<T, double> && limits_.capability >= 80 && all.keys && all.values &&
@@ -173,8 +173,8 @@ class Attention {
     return kHasTiles<T> && limits_.capability >= 80 && std::max(p_.width, p_.value_width) <= kWidestTile;
   }
 
-  // f<N, D, Options>() with how numbers are multiplied, the tile's width and whether there are options; false
-  // if there is none.
+  // Calls f<N, D, Options>() with the kind of numbers, the tile's width and whether there are options; false
+  // if no tile fits.
   template <class F>
   bool with_tiles(const F& f) const {
     if constexpr (kHasTiles<T>) {
@@ -189,8 +189,8 @@ class Attention {
   template <class N, class F>
   bool with_width(const F& f) const {
     const int width = std::max(p_.width, p_.value_width);
-    // Tiles of their own for narrow heads, and kernels without options, which have more registers: for the
-    // dtypes that are common, because each takes its time to compile.
+    // Narrow heads have their own tiles, and kernels without options have more registers: only for common
+    // dtypes, because each takes time to compile.
     if constexpr (N::kParts == 2 || N::kBfloat) {
       if (width <= 32) return f.template operator()<N, 32, true>();
       if (!p_.bias && !has_factors())
@@ -210,7 +210,7 @@ class Attention {
             all && (p_.value_width | p_.value_stride) % each == 0};
   }
 
-  // Blocks of whole sequences that the chip holds at once, by their shared memory and a guess at their
+  // Blocks of whole sequences that the chip holds at once, from their shared memory and a guess of their
   // registers.
   Blocks blocks_of(bool whole, int warps, int64_t shared) const {
     const int64_t each = std::max<int64_t>(
@@ -218,7 +218,7 @@ class Attention {
     return {whole, static_cast<int>(std::max<int64_t>(1, each * limits_.multiprocessors / p_.heads))};
   }
 
-  // Whether bfloat16 goes by the products of warpgroups; the ops see to it that all rows begin on 16 bytes.
+  // Whether bfloat16 uses products of warpgroups; the ops ensure that all rows are aligned to 16 bytes.
   template <class N, int D>
   bool is_bfloat() const {
 #ifdef MDOPS_HOPPER
@@ -229,8 +229,8 @@ class Attention {
     return false;
   }
 
-  // f<Gates, Switches>() of what the arguments have, where kernels of warpgroups know it: DPA-1's ways, and
-  // none of both. False if there is none.
+  // Calls f<Gates, Switches>() for the arguments, if kernels of warpgroups are compiled for them: DPA-1's
+  // variants, and neither. Else returns false.
   template <class N, int D, class F>
   bool with_groups(const F& f) const {
 #ifdef MDOPS_HOPPER
@@ -245,7 +245,7 @@ class Attention {
     return static_cast<void>(f), false;
   }
 
-  // The same for DPA-1's ways by the products of warps: in narrow heads unless told.
+  // The same for DPA-1's variants by products of warps: by default only for narrow heads.
   template <class N, int D, int Most = 64, class F>
   bool with_known(const F& f) const {
     if constexpr (D <= Most && N::kParts == 2) {
@@ -256,8 +256,8 @@ class Attention {
     return static_cast<void>(f), false;
   }
 
-  // Sequences whole, a block each, if there are enough of them for the chip; else 64 queries a block. Of the
-  // keys as many at once as fit, by preference so that several blocks share a multiprocessor.
+  // Whole sequences, a block each, if enough for the chip; else 64 queries a block. As many keys at once as
+  // fit, preferably with several blocks per multiprocessor.
   template <class N, int D, bool Options>
   bool forward_by_tiles(const ForwardResults<T>& r) const {
     if constexpr (N::kBfloat && D > 32 && !Options)
@@ -273,8 +273,8 @@ class Attention {
       layout.keys =
           std::max(kKeyStep, std::min(layout.keys - kKeyStep, layout.keys / 2 / kKeyStep * kKeyStep));
     if (layout.size() > limits_.shared_bytes) return false;
-    // Few warps a block where several blocks share a multiprocessor; those of wide heads by their registers
-    // do only with few.
+    // Few warps a block if several blocks share a multiprocessor; registers of wide heads allow that only
+    // with few.
     const int shared = layout.size() + (1 << 10);
     const bool few = 4 * shared <= limits_.shared_bytes || (D > 64 && 2 * shared <= limits_.shared_bytes);
     int warps = few || !whole ? 4 : kMostWarps;
@@ -309,7 +309,7 @@ class Attention {
     return layout;
   }
 
-  // By the products of warpgroups; false where they do not serve.
+  // By products of warpgroups; false if they cannot be used.
   template <class N, int D>
   bool backward_by_groups(const GradientArgs<T>& g) const {
     if constexpr (N::kBfloat && D > 32)
@@ -348,8 +348,8 @@ class Attention {
       constexpr int few = kBackwardWarps<N, D>, more = kLongerWarps<N, D>;
       const auto longer = backward_layout<N, D, more>();
       const bool some = p_.max_length > layout.keys && longer.keys > layout.keys;
-      // Where a multiprocessor has no more sequences than it holds at once, two launches would take as long
-      // as the longest sequence of each.
+      // If a multiprocessor has at most as many sequences as it holds at once, two launches would take the
+      // time of the longest sequence of each.
       const bool all = some && static_cast<int64_t>(p_.sequences) * p_.heads <=
                                    kBackwardBlocks<N, D> * int64_t{limits_.multiprocessors};
       if (!all) launch.template operator()<Have, few>(layout, some ? Lengths{-1, layout.keys} : Lengths{});
@@ -367,8 +367,8 @@ class Attention {
     return layout;
   }
 
-  // Tiles of keys of the longest sequence that have a block each: one of all keys where sequences are enough
-  // for the chip, which would otherwise wait for the last of them.
+  // Tiles of keys of the longest sequence that have a block each: a single one if the sequences fill the
+  // chip, which would otherwise wait for the last of them.
   int64_t second_tiles() const {
     int64_t tiles = 1;
     if constexpr (std::is_same_v<T, float>)
@@ -383,8 +383,7 @@ class Attention {
   }
   int64_t second_columns() const { return std::max(p_.width, p_.value_width) + p_.gates + 1; }
 
-  // Always to the accuracy of float32's products; those of 16-bit tensors, which nothing trains with, without
-  // tiles.
+  // Always with float32's accuracy of products; 16-bit tensors, with which nothing is trained, have no tiles.
   template <class N, int D>
   bool second_by_tiles(const GradientArgs<T>& g, const Directions<T>& u, float* sums) const {
     if constexpr (std::is_same_v<T, float>) {
@@ -412,7 +411,7 @@ class Attention {
         if (split) gpu_.launch(add_tiles_kernel<T>, kRowBlocks * items(), kPlainThreads, 0, p_, g, second);
         return true;
       };
-      if constexpr (D == kWidestTile)  // that of DPA-1's trainings
+      if constexpr (D == kWidestTile)  // for DPA-1's training
         if (with_known<N, D, kWidestTile>(passes)) return true;
       return passes.template operator()<GivenFactors<true>>();
     } else {

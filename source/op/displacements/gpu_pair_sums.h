@@ -1,8 +1,8 @@
-// Sums over pairs on a GPU: what each pair gives to its row's atom, to its neighbour and to its system.
+// Sums over pairs on a GPU: each pair's terms for its row's atom, its neighbour and its system.
 //
-// The row's part is summed by the warp that owns the row. The other two meet in fixed point
-// (common/fixed_point.h), so that the result has the same bits in every run; but one system alone has the
-// sums of blocks, which are added in their order. Three kernels: the largest terms, the sums, their floats.
+// The warp that owns the row sums the row's part. The other two are summed in fixed point
+// (common/fixed_point.h), so that the result has the same bits in every run; but for a single system the
+// blocks' sums are added in order. Three kernels: the largest terms, the sums, their conversion to floats.
 #pragma once
 
 #include "common/fixed_point.h"
@@ -20,8 +20,8 @@ __device__ __forceinline__ T largest_of(const T* v) {
 }
 
 // The terms of one pair: three for the row, kNeighbor for the neighbour (the first three as large as the
-// row's), nine for the system. `bounds` gives what the first three, and all the others, do not exceed;
-// `bound` the first of these.
+// row's), nine for the system. `bounds` gives bounds of the first three and of all the others; `bound` only
+// the first.
 template <class T>
 struct PositionGradient {
   using Value = T;
@@ -39,7 +39,7 @@ struct PositionGradient {
   }
 };
 
-// `OfAtoms`: with the virials of atoms.
+// `OfAtoms`: with atomic virials.
 template <class T, bool OfAtoms>
 struct PairForce {
   using Value = T;
@@ -58,23 +58,23 @@ struct PairForce {
 
 constexpr int kSumWarps = 8, kReadBlocks = 1024;
 
-// Integers of a neighbour: its terms, and how many of them were not finite; whole 32-byte sectors.
+// Integers of a neighbour: its terms, and the count of nonfinite ones; whole 32-byte sectors.
 template <class Terms>
 constexpr int kNeighborStride = Terms::kNeighbor == 3 ? 4 : 16;
 constexpr int kSystemStride = 16;
-// In the buffer of a warp: an odd number, so that the lanes' terms lie in different banks.
+// In a warp's buffer: odd, so that the lanes' terms are in different banks.
 template <class Terms>
 constexpr int kBufferStride = kNeighborStride<Terms> + 1;
 // float64 needs the second integer.
 template <class Terms>
 constexpr int kLimbs = sizeof(typename Terms::Value) == 8 ? 2 : 1;
 
-// All of it zero at the start.
+// All zero at the start.
 struct PairSumSpace {
   double* largest;               // of the row's and of the system's terms
   int64_t *neighbors, *systems;  // (limbs, atoms, stride), (limbs, systems, stride)
   double* blocks;                // (blocks of add_terms, kSystem), of one system; or null
-  int64_t count;                 // of these
+  int64_t count;                 // of blocks
 };
 
 __device__ __forceinline__ bool finite_terms(const double* terms, int size) {
@@ -89,7 +89,7 @@ __global__ void largest_terms(Terms terms, const int32_t* neighbors, int64_t slo
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   double most[2] = {0, 0};
   const int64_t begin = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (space.blocks && Terms::kNeighbor == 3) {  // nothing else meets in fixed point
+  if (space.blocks && Terms::kNeighbor == 3) {  // nothing else is summed in fixed point
     constexpr int kAtOnce = 4;
     T of_first = 0;
     for (int64_t from = begin; from < slots; from += kAtOnce * step)
@@ -122,8 +122,7 @@ __global__ void largest_terms(Terms terms, const int32_t* neighbors, int64_t slo
   }
 }
 
-// Adds the lanes' nine sums for one system to it, and begins anew. A sum that is not finite counts as one bad
-// term.
+// Adds the lanes' nine sums for one system to it, and resets them. A nonfinite sum counts as one bad term.
 template <int Limbs>
 __device__ void flush(double* sums, const FixedPoint& fixed, int64_t* systems, int64_t count,
                       int32_t system) {
@@ -141,8 +140,8 @@ __device__ void flush(double* sums, const FixedPoint& fixed, int64_t* systems, i
     atomic_add(systems + system * static_cast<int64_t>(kSystemStride) + kSystem, 1);
 }
 
-// Words [0, size] of each lane, which lie Stride + 1 apart, to those of its target (none: -1), so that lanes
-// side by side add to words side by side.
+// Adds words [0, size] of each lane, Stride + 1 apart, to those of its target (none: -1), such that adjacent
+// lanes add to adjacent words.
 template <int Stride>
 __device__ __forceinline__ void add_words(const int64_t* buffer, int size, int32_t target, int64_t* to) {
   const int lane = lane_index();
@@ -155,7 +154,7 @@ __device__ __forceinline__ void add_words(const int64_t* buffer, int size, int32
   }
 }
 
-// Each lane's terms to its neighbour j (none: -1).
+// Adds each lane's terms to its neighbour j (none: -1).
 template <class Terms>
 __device__ void scatter(const double* terms, int32_t j, const FixedPoint* fixed, int64_t* buffer,
                         int64_t atoms, int64_t* neighbors) {
@@ -179,8 +178,8 @@ __device__ void scatter(const double* terms, int32_t j, const FixedPoint* fixed,
   }
 }
 
-// The sums of a block for one system: `own` are the lanes', and `of_warps` room for nine numbers of each
-// warp, `apart` from each other.
+// The sums of a block for one system: `own` are the lanes', and `of_warps` has room for nine numbers of each
+// warp, `apart` apart.
 template <int Warps>
 __device__ void sum_block(const double* own, double* of_warps, int apart, const PairSumSpace& space) {
   const int warp = threadIdx.x / kWarp;
@@ -196,7 +195,7 @@ __device__ void sum_block(const double* own, double* of_warps, int apart, const 
   }
 }
 
-// A warp a stretch of rows.
+// A warp per range of rows.
 template <class Terms>
 __global__ void __launch_bounds__(kWarp* kSumWarps)
     add_terms(Terms terms, PairRows rows, int64_t rows_per_warp, PairSumSpace space, double* row_sums) {
@@ -219,8 +218,7 @@ __global__ void __launch_bounds__(kWarp* kSumWarps)
     for (int64_t k = 0; k < width; k += kWarp) {
       const int64_t slot = i * width + k + lane;
       int32_t j = next;
-      next =
-          k + kWarp + lane < width ? rows.neighbors[slot + kWarp] : -1;  // on its way while these are summed
+      next = k + kWarp + lane < width ? rows.neighbors[slot + kWarp] : -1;  // loaded while these are summed
       double neighbor[Terms::kNeighbor] = {};
       if (j != -1 && (j < 0 || j >= atoms || system < 0)) {
         row[0] = row[1] = row[2] = not_a_number<double>();
@@ -248,8 +246,8 @@ MDOPS_HD int64_t whole_warps(int64_t threads) {
   return (threads + kWarp - 1) / kWarp * kWarp;
 }
 
-// A thread a number of the result: `row_sums` grows by the first three terms of each neighbour, `others` (N,
-// 9) gets the rest, `of_systems` (S, 9) the systems' sums; behind whole warps a warp has a number of one
+// A thread per number of the result: `row_sums` grows by the first three terms of each neighbour, `others`
+// (N, 9) gets the rest, `of_systems` (S, 9) the systems' sums; after whole warps, a warp has a number of one
 // system.
 template <class Terms>
 __global__ void finish_sums(PairRows rows, PairSumSpace space, double* row_sums, double* of_systems,
@@ -295,14 +293,14 @@ struct PairSums {
   const Gpu& gpu;
   PairRows rows;
 
-  // Of memory, for `run`; for kernels of so many blocks that add the terms.
+  // Words of memory, for `run`; for kernels of `blocks` blocks that add the terms.
   int64_t words() const { return words(blocks()); }
   int64_t words(int64_t blocks) const {
     return kFirst + neighbor_words() +
            (rows.systems == 1 ? blocks * kSystem : kLimbs<Terms> * rows.systems * kSystemStride);
   }
 
-  // `row_sums` (N, 3), `of_systems` (S, 9), `others` (N, 9) or null where the terms have no such.
+  // `row_sums` (N, 3), `of_systems` (S, 9), `others` (N, 9) or null if the terms have none.
   void run(const Terms& terms, int64_t* memory, double* row_sums, double* of_systems, double* others) const {
     const PairSumSpace space = begin(memory, blocks(), row_sums);
     const int64_t slots = rows.rows * rows.width, reading = blocks_for(slots, kThreads);
@@ -329,8 +327,8 @@ struct PairSums {
 
  private:
   static constexpr int kThreads = kWarp * kSumWarps;
-  static constexpr int64_t kFirst = 16;  // the largest terms stand before
-  // One round of blocks that stay: each warp flushes its system's sums once or, with small systems, a few
+  static constexpr int64_t kFirst = 16;  // after the largest terms
+  // One round of persistent blocks: each warp flushes its system's sums once or, with small systems, a few
   // times.
   int64_t rows_per_warp() const {
     const int64_t most = gpu.resident_blocks(add_terms<Terms>, kThreads) * kSumWarps;

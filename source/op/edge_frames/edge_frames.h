@@ -1,18 +1,18 @@
-// What turns with an edge, from its vector of direction n = (x, y, z): the real harmonics Y_lm(n)
-// of all degrees l up to L, and the rows of |m| up to 1 of the matrices that turn coefficients into a frame
-// whose z is n. With two axes e_x and e_y across n,
+// Harmonics and rotations of an edge, from its vector of direction n = (x, y, z): the real harmonics Y_lm(n)
+// of all degrees l up to L, and the rows with |m| up to 1 of the matrices that rotate coefficients into a
+// frame whose z is n. With two axes e_x and e_y normal to n,
 //
 //   rows of m = 0    Y_l(n)
-//   rows of m = 1    -(2 / (l (l + 1)))^(1/2) (e_x . grad) Y_l(n),   of m = -1 the same of e_y
+//   rows of m = 1    -(2 / (l (l + 1)))^(1/2) (e_x . grad) Y_l(n),   of m = -1 the same with e_y
 //
-// in the order of rising |m|: m = 0 (l = 0 .. L), m = -1 (l = 1 .. L), m = 1. Harmonics are polynomials of
+// in the order of |m|: m = 0 (l = 0 .. L), m = -1 (l = 1 .. L), m = 1. Harmonics are polynomials of
 // the direction, by the recursion of the associated Legendre functions without their powers of sin(theta):
 //
-//   Y_lm = s_lm Q_lm(z) Re (x + iy)^m,   Y_l-m the same of Im,
+//   Y_lm = s_lm Q_lm(z) Re (x + iy)^m,   Y_l-m the same with Im,
 //   (l - m) Q_lm = (2l - 1) z Q_l-1,m - (l + m - 1) Q_l-2,m,   Q_mm = (-1)^m (2m - 1)!!
 //
-// Backward the same goes with numbers that have derivatives by x, y and z, and the second time with such that
-// have one along a change of the vector as well.
+// The backward pass does the same with numbers that carry derivatives by x, y and z, and the second
+// derivative with numbers that also carry one along a change of the vector.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@
 #include "common/isa.h"
 #include "common/math.h"
 
-// Loops whose numbers have to stand in registers.
+// Unrolls loops whose arrays must be in registers.
 #ifdef __CUDACC__
 #define MDOPS_UNROLL_ON_GPU _Pragma("unroll")
 #else
@@ -36,7 +36,7 @@ constexpr int kMostDegree = 6;  // L
 
 struct FrameShape {
   int64_t edges;
-  int order;  // the largest |m| of rows, 0 or 1; -1: there are none
+  int order;  // the largest |m| of rows, 0 or 1; -1: no rows
 };
 
 template <class T>
@@ -53,7 +53,7 @@ struct FrameBackwardArgs {
   T* by_vectors;  // (E, 3)
 };
 
-// The derivatives of that along changes of vectors, by which also those by its gradients are known.
+// Derivatives of that along changes of vectors, which also give the gradients by its gradients.
 template <class T>
 struct FrameTwiceArgs {
   FrameShape shape;
@@ -111,7 +111,7 @@ MDOPS_HD Along<T> inverse_of(const Along<T>& x) {
   return {inverse, -inverse * inverse * x.along};
 }
 
-// A number and its derivatives by the direction, each of V: T, or one along a change.
+// A number and its derivatives by the direction, each of type V: T, or Along for a change.
 template <class T, class V = T>
 struct Derived {
   V value, by[3];
@@ -163,7 +163,7 @@ MDOPS_HD Derived<T, V> inverse_of(const Derived<T, V>& x) {
   return found;
 }
 
-// s_lm, and the factor of rows of |m| = 1; of constants, so that they are computed as the code is built.
+// s_lm, and the factor of rows of |m| = 1; constexpr, to compute them at compile time.
 MDOPS_HD constexpr double frame_root(double x) {
   double root = x > 1 ? x : 1, before = 0;
   for (int k = 0; k < 200 && root != before; ++k) before = root, root = (root + x / root) / 2;
@@ -185,17 +185,17 @@ struct FrameConstants {
   }
 };
 
-// 1 of a direction that goes up, and -1 of others; of several edges at once `up` is a number of each already.
+// 1 if the direction points up, else -1; for several edges at once `up` already holds the sign of each.
 template <class T>
 MDOPS_HD T sign_of(bool up) {
   return T(up ? 1 : -1);
 }
 
-// write(row, column, number) of all numbers of rows that are not zero, of a direction.
+// Calls write(row, column, number) for all nonzero numbers of a direction's rows.
 template <int kDegree, class T, class N, class Up, class F>
 MDOPS_HD void each_frame_number(const N& x, const N& y, const N& z, const Up& up, int order, const F& write) {
   constexpr FrameConstants<kDegree> constants;
-  // Of two ways to the axes the one without small denominators.
+  // Of two formulas for the axes, the one without small denominators.
   const auto sign = sign_of<T>(up), opposite = sign_of<T>(!up);
   const N a = inverse_of(N(T(1)) + z * sign), xa = x * a;
   const N ex[3] = {(N(T(1)) - x * xa) * sign, y * xa * opposite, x * T(-1)};
@@ -246,7 +246,7 @@ MDOPS_HD bool is_up(const Along<T>& z) {
   return z.value >= 0;
 }
 
-// Of numbers V.
+// A vector's length and direction.
 template <class V>
 struct Direction {
   V length, n[3];
@@ -257,14 +257,14 @@ struct Direction {
   }
   MDOPS_HD bool up() const { return is_up(n[2]); }
 
-  // The gradient by the vector, of that by the direction.
+  // The gradient by the vector, from that by the direction.
   MDOPS_HD V by_vector(const V* by_n, int axis) const {
     const V along = by_n[0] * n[0] + by_n[1] * n[1] + by_n[2] * n[2];
     return (by_n[axis] - along * n[axis]) / length;
   }
 };
 
-// The numbers of an edge: harmonics (D,) and rows (R, D).
+// Writes an edge's harmonics (D,) and rows (R, D).
 template <int kDegree, class T>
 MDOPS_HD void frame_of(const T* vector, int order, T* harmonics, T* turn) {
   constexpr int columns = frame_columns(kDegree);
@@ -277,7 +277,7 @@ MDOPS_HD void frame_of(const T* vector, int order, T* harmonics, T* turn) {
                                 });
 }
 
-// The gradient by its vector.
+// The gradient by the edge's vector.
 template <int kDegree, class T>
 MDOPS_HD void frame_backward(const T* vector, int order, const T* by_harmonics, const T* by_turn,
                              T* by_vector) {
@@ -294,8 +294,8 @@ MDOPS_HD void frame_backward(const T* vector, int order, const T* by_harmonics, 
   for (int a = 0; a < 3; ++a) by_vector[a] = direction.by_vector(by_n, a);
 }
 
-// Of the gradient by its vector the derivatives along a change of that, which are those by the gradients that
-// it is made of, and by the vector.
+// Derivatives of the gradient by the edge's vector along a change of the vector: by the incoming gradients,
+// and by the vector.
 template <int kDegree, class T>
 MDOPS_HD void frame_twice(const T* vector, const T* change, int order, const T* by_harmonics,
                           const T* by_turn, T* harmonics, T* turn, T* by_vector) {
@@ -326,7 +326,7 @@ MDOPS_HD void frame_twice_of(const FrameTwiceArgs<T>& args, int64_t e) {
                        args.by_vectors + 3 * e);
 }
 
-// f(the degree as a constant).
+// Calls f with the degree as a constant.
 template <class F>
 void with_degree(int64_t degree, const F& f) {
   [&]<int... Degrees>(std::integer_sequence<int, Degrees...>) {
@@ -334,7 +334,7 @@ void with_degree(int64_t degree, const F& f) {
   }(std::make_integer_sequence<int, kMostDegree + 1>());
 }
 
-// A CPU's kernels, several edges at a time.
+// The CPU kernels, several edges at a time.
 MDOPS_DECLARE_KERNELS(void frame_rows_of(const FrameArgs<T>& args, int64_t degree, int64_t from, int64_t to))
 MDOPS_DECLARE_KERNELS(void frame_gradients_of(const FrameBackwardArgs<T>& args, int64_t degree, int64_t from,
                                               int64_t to))

@@ -55,7 +55,7 @@ struct Normalisation {
   T scale, shift, inv1;
 };
 
-// R = (1, 0, 0, 0), for plain sums; what is not a number stays so.
+// R = (1, 0, 0, 0), for plain sums; NaN stays NaN.
 template <class T>
 MDOPS_HD Normalisation<T> ones(T mean, T deviation0, T deviation1) {
   return {T(0), T(1) + T(0) * (mean + deviation0 + deviation1), T(0)};
@@ -134,7 +134,7 @@ MDOPS_HD void gate_row_jvp(const T* d, const T* v, const RadialTerms<T>& f, cons
   for (int a = 0; a < 4; ++a) drow[a] = f.w * drow[a] + dw * row[a];
 }
 
-// What w' adds to the gradient of w L, for the value L: the rest is w times the gradient of L.
+// Adds the part of w' to the gradient of w L, for the value L: the rest is w times the gradient of L.
 template <class T>
 MDOPS_HD void add_gate_slope(const T* d, const RadialTerms<T>& f, T value, T* grad) {
   const T slope = value * f.dw * f.inv_r;
@@ -154,7 +154,7 @@ MDOPS_HD void gate_hessian_product(const T* d, const T* v, const RadialTerms<T>&
   }
 }
 
-// The Hessian product of w L, in the place of that of L in `out`, for the L of pair_hessian_product.
+// Replaces L's Hessian product in `out` by that of w L, for the L of pair_hessian_product.
 template <class T>
 MDOPS_HD void gate_pair_hessian(const T* d, const T* v, const RadialTerms<T>& f, const Normalisation<T>& n,
                                 const T* p, const T* dp, T* out) {
@@ -170,21 +170,20 @@ MDOPS_HD T squared_length(const T* d) {
   return d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
 }
 
-// Whether a pair counts, by its squared length: one as long as the cutoff does, as in DeePMD-kit, and one
-// that is not a number, so that it is seen in the results.
+// Whether a pair counts, by its squared length: up to the cutoff and at it, as in DeePMD-kit, and if it is
+// NaN, so that results show it.
 template <class T>
 MDOPS_HD bool within_cutoff(T r2, T cutoff2) {
   return !(r2 > cutoff2);
 }
 
-// The smaller of a smallest squared length so far and another one; once either is not a number, neither is
-// the result.
+// The smaller of the smallest squared length so far and another one; NaN if either is NaN.
 template <class T>
 MDOPS_HD T nearest_of(T so_far, T r2) {
   return ((r2 < so_far) | (r2 != r2)) ? r2 : so_far;
 }
 
-// One slot of env_mat: R of a pair that is there, of s = 0 for one that is absent.
+// One slot of env_mat: R of a present pair; with s = 0 for an absent one.
 template <class T>
 MDOPS_HD void env_slot(const T* d, bool present, const Cutoff<T>& cutoff, const Normalisation<T>& n, T* row) {
   row[0] = n.shift;

@@ -9,8 +9,8 @@
 //   shared memory   8 blocks of A, 128 rows x 32 numbers, 16 KiB each; 3 pairs of units of B, 30 KiB each
 //   device memory   slopes of all layers but the last, numbers of a thread side by side with its neighbours'
 //
-// Layers of up to 256 numbers have 2 pairs of units of 128 columns; those of up to 128 have one unit of the
-// width and half of the sums, which are moved round in half of the time (for_columns).
+// Layers of up to 256 numbers have 2 pairs of units of 128 columns; those of up to 128 are one unit wide and
+// have half of the sums, which rotate in half of the time (for_columns).
 #pragma once
 
 #include "gemm/gpu_chain.h"
@@ -19,7 +19,7 @@ namespace mdops {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// A thread of a warpgroup: its numbers of a tile of 64 x 240 are those of rows row and row + 8 in columns
+// A thread of a warpgroup: its numbers of a tile of 64 x 240 are in rows row and row + 8, columns
 // 8 e + column and the next, for e < 30; sum[4 e + 2 h + c] is that of row + 8 h and column 8 e + column + c.
 // `Fixed`: the activation function, or kAnyActivation.
 template <int Kind, int Fixed, int Parts>
@@ -73,9 +73,9 @@ class RowThread {
   using Steps = ChainSteps<Parts>;
   static constexpr int kBlockDepth = Steps::kDepth, kBlockSteps = Steps::kOfBlock;
 
-  // Calls f(e, x) for x = sum + 4 e, for `Turn` columns e at a time, with the numbers moved to where the code
+  // Calls f(e, x) for x = sum + 4 e, for `Turn` columns e at a time. The numbers move to where the code
   // expects them: registers have no index, and thirty copies of the code would be slow to fetch. `columns`
-  // are filled up to whole turns.
+  // are rounded up to whole turns.
   template <int Turn, class F>
   __device__ __forceinline__ void for_columns(int columns, float (&sum)[4 * kColumns], const F& f) const {
     static_assert(kColumns % Turn == 0);
@@ -92,8 +92,8 @@ class RowThread {
     return __ldg(reinterpret_cast<const float2*>(net_ + at + 8 * e + column_));
   }
 
-  // Where the high parts of two numbers of A stand, and the low ones: beside them, or, where they are no part
-  // of the product, in the blocks that are free behind the layer.
+  // Where the high parts of two numbers of A are, and the low ones: next to them, or, if the product does not
+  // use them, in the free blocks after the layer.
   __device__ __forceinline__ int place(int e, int h) const {
     constexpr int eights = kBlockDepth / 8;
     return e / eights * Memory::kBlockBytes + wide_place(row_ + 8 * h, 8 * (e % eights) + column_);
@@ -111,9 +111,9 @@ class RowThread {
     return p_.slopes + (layer * (2 * kColumns) + 2 * e + h) * (2 * kGroupThreads) + threadIdx.x;
   }
 
-  // What the product is added to: zero; or the gradient that comes round a residual layer, which the sums are
-  // if it is not the last. That of both halves of a layer twice as wide goes through the place of its slopes,
-  // which no one needs any more.
+  // Initial sums of a product: zero, or the gradient through a residual layer's skip, which the sums already
+  // hold if it is not the last layer. With a layer twice as wide, both halves go through the memory of its
+  // slopes, which are no longer needed.
   __device__ __forceinline__ void start(int m, int n, float (&sum)[4 * kColumns]) const {
     const bool residual = m >= p_.net.layers && n > 0 && p_.net.residual[n];
     const bool last = n == p_.net.layers - 1;
@@ -145,8 +145,8 @@ class RowThread {
     });
   }
 
-  // sum += A B, for B the next blocks of one or two units. The tensor cores add up two blocks, 64 products of
-  // two parts or 128 of one, which they round towards zero; the rest is added in float32.
+  // sum += A B, for B the next blocks of one or two units. The tensor cores sum two blocks, 64 products of
+  // two parts or 128 of one, and round towards zero; the rest is added in float32.
   __device__ __forceinline__ void multiply(bool streamed, int steps, int width, const float (&by)[2],
                                            float (&sum)[4 * kColumns]) {
     constexpr int pair = 2 * kBlockSteps;
@@ -171,13 +171,13 @@ class RowThread {
   __device__ __forceinline__ uint64_t block_of_a(int block) const {
     return wide_matrix(shared_address(a_) + block % Memory::kBlocks * Memory::kBlockBytes);
   }
-  // Of the pair at hand.
+  // Of the current pair.
   __device__ __forceinline__ uint64_t unit_of_b(int block) const {
     const int at = ring_.slot * Memory::kPairBytes + block * Memory::kUnitBytes;
     return wide_matrix(shared_ + Memory::kUnits + at);
   }
 
-  // part = A B of `now` times 16 columns of A, at most `Most`, in one block or two; the small parts first.
+  // part = A B of `now` times 16 columns of A, at most `Most`, in one or two blocks; the small parts first.
   template <int Most>
   static __device__ __forceinline__ void multiply_blocks(int now, float (&part)[4 * kUnitEights], uint64_t a0,
                                                          uint64_t a1, uint64_t b0, uint64_t b1) {
@@ -197,7 +197,7 @@ class RowThread {
     end_products(part);
   }
 
-  // x of layer n becomes f(x) and the next product's A; of the last layer the output, and the gradient
+  // x of layer n becomes f(x) and the next product's A; for the last layer, the output, and the gradient
   // before its activation.
   __device__ __forceinline__ void activate_layer(int n, float (&sum)[4 * kColumns]) {
     float largest[2] = {0, 0};
@@ -220,7 +220,7 @@ class RowThread {
       for (int h = 0; h < 2; ++h) {
         float2 value, slope, other = make_float2(0, 0);
         if constexpr (Residual) {
-          if (e < 2 * shift) {  // beyond stands what was there before
+          if (e < 2 * shift) {  // the rest keeps old numbers
             const int at = place(e < shift ? e : e - shift, h);
             const float2 high = halves(at), low = halves(low_place(at));
             other = make_float2(unscale_[h] * (high.x + low.x), unscale_[h] * (high.y + low.y));
@@ -248,8 +248,8 @@ class RowThread {
     }
   }
 
-  // From the gradient of layer n's values to that before its activation. It is bounded by the product of
-  // bounds: too large a bound by a factor of up to 2^10 costs nothing.
+  // From the gradient of layer n's values to that before its activation. Its bound is the product of bounds:
+  // a bound too large by up to 2^10 costs nothing.
   __device__ __forceinline__ void pass_back(int n, float (&sum)[4 * kColumns]) {
     float largest[2] = {0, 0};
 #pragma unroll
@@ -262,8 +262,8 @@ class RowThread {
     });
   }
 
-  // f of the sums as the next product's A, once no thread of the group needs the last one's. The low parts
-  // are kept for a residual layer even where the product does without.
+  // Writes f of the sums as the next product's A, once no thread of the group needs the last one's. The low
+  // parts are kept for a residual layer even if the product does not use them.
   template <class F>
   __device__ __forceinline__ void write_a(int columns, const float (&largest)[2], float (&sum)[4 * kColumns],
                                           bool keep_low, const F& f) {

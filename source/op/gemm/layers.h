@@ -1,10 +1,9 @@
-// Up and down the layers of a net, over a block of atoms, an atom a lane; for one instruction set. Every pass
-// through a net, in inference and in training, is made of these.
+// Forward and backward through the layers of a net, for a block of atoms, an atom a lane; for one instruction
+// set. All passes of a net, in inference and in training, use these.
 //
-// The first layer's features need never be there as a whole: a descriptor makes them a group at a time. It
-// says what the groups are by a `Source`, whose each(work) calls work(group, before, weights):
-// `group.features` of them after `before` others, and their rows of the first layer's weights as the
-// descriptor wants them.
+// The first layer's features are never stored as a whole: a descriptor makes them a group at a time. It
+// defines the groups by a `Source`, whose each(work) calls work(group, before, weights): `group.features` of
+// them after `before` others, and their rows of the first layer's weights in the descriptor's layout.
 #pragma once
 
 #include "common/activation_lanes.h"
@@ -19,16 +18,16 @@ template <class T>
 struct Net {
   const NetShape& shape;
   const DenseLayer<T>* layers;    // the last one is the output layer
-  const Bf16Net* bf16 = nullptr;  // the matrices for products by bfloat16 units, if those are asked for
-  uint16_t* split = nullptr;      // memory for the right factor of those
-  int64_t few = 0;                // lanes that have an atom, if they are so few (gemm/few.h); 0: all count
+  const Bf16Net* bf16 = nullptr;  // matrices for products by bfloat16 units, if requested
+  uint16_t* split = nullptr;      // memory for their right factor
+  int64_t few = 0;                // lanes that have an atom, if only few do (gemm/few.h); 0: all lanes
 
   static int64_t few_of(int64_t atoms) { return atoms <= kMostFew<T> ? atoms : 0; }
   int last() const { return shape.layers - 1; }
   int64_t neurons(int n) const { return shape.neurons[n]; }
 };
 
-// Elements of the memory for right factors: of hidden layers, and of groups of at most `features`.
+// Elements of the memory for right factors: of hidden layers, and of groups of up to `features`.
 inline int64_t bf16_split_size(const NetShape& net, int64_t features, int64_t lanes, int parts) {
   int64_t depth = features > kBf16AtOnce ? features : kBf16AtOnce;
   if (net.extra > depth) depth = net.extra;
@@ -41,8 +40,8 @@ inline Bf16Panels bf16_panels(const Panels<float>& of) {
   return {of.base, of.rows, of.cols, of.first, Panels<float>::kWide};
 }
 
-// The first `depth` rows of panels as a right factor, split once for all products by bfloat16 units that take
-// it: until there is another one.
+// The first `depth` rows of panels as a right factor, split once for all products by bfloat16 units with it,
+// until the next one replaces it.
 template <class T>
 struct Right {
   Panels<T> panels;
@@ -61,8 +60,8 @@ inline void multiply(const Net<T>& net, int64_t rows, int64_t depth, const A& a,
   gemm(rows, depth, a, b, c, accumulate);
 }
 
-// C (+)= A B for a matrix of the net, A as the instruction set takes it from the weights, or `tiles`, the
-// same packed for bfloat16 units. Returns what follows those.
+// C (+)= A B for a matrix of the net: A as the instruction set reads it from the weights, or `tiles`, packed
+// for bfloat16 units. Returns what follows the tiles.
 template <class T, class A>
 inline const uint16_t* product(const Net<T>& net, const uint16_t* tiles, int64_t rows, const A& a,
                                const Right<T>& b, const Panels<T>& c, bool accumulate) {
@@ -77,15 +76,15 @@ inline const uint16_t* product(const Net<T>& net, const uint16_t* tiles, int64_t
   return tiles;
 }
 
-// The first layer's product, which takes its features a group at a time; by bfloat16 units, as many groups
-// together as the memory has room for.
+// The first layer's product, from its features a group at a time; with bfloat16 units, as many groups
+// together as fit into memory.
 template <class T>
 class FirstProduct {
  public:
   FirstProduct(const Net<T>& net, const Panels<T>& out)
       : net_(net), out_(out), tiles_(net.bf16 ? net.bf16->groups_up : nullptr) {}
 
-  // The next group, in panels, and its weights.
+  // Adds the next group, in panels, with its weights.
   template <class A>
   void add(const A& weights, const Panels<T>& features) {
     if constexpr (sizeof(T) == 4) {
@@ -98,7 +97,7 @@ class FirstProduct {
     multiply(net_, out_.rows, features.rows, weights, features, out_, begun_);
     begun_ = true;
   }
-  // The next `features` of rows of numbers, a row a lane; by bfloat16 units.
+  // Adds the next `features` of rows of numbers, a row a lane; for bfloat16 units.
   void add_rows(const T* rows, int64_t stride, int64_t count, int64_t features) {
     if constexpr (sizeof(T) == 4) {
       uint16_t* const to = place(features);
@@ -115,7 +114,7 @@ class FirstProduct {
   }
 
  private:
-  // Where a group's part of the right factor goes.
+  // The place of a group's part of the right factor.
   uint16_t* place(int64_t features) {
     const int parts = net_.bf16->parts;
     const int64_t size = bf16_size(out_.cols, features, parts);
@@ -138,7 +137,7 @@ class FirstProduct {
   bool begun_ = false;
 };
 
-// Layer n, after the first: up from its inputs to its products, and down from their gradient.
+// Layer n after the first: from inputs to products, and the backward pass.
 template <class T>
 inline void product_up(const Net<T>& net, int n, const Panels<T>& from, const Panels<T>& to) {
   product(net, net.bf16 ? net.bf16->up[n] : nullptr, net.neurons(n),
@@ -176,7 +175,7 @@ inline void add_extra(const Net<T>& net, const Panels<T>& extra, const Panels<T>
             Right<T>(net, extra, net.shape.extra), out, true);
 }
 
-// The features' gradient from that of the first product, a group at a time: to(group, before) is where, and
+// The features' gradient from that of the first product, a group at a time: to(group, before) says where, and
 // use(group, before, gradient) is called with it.
 template <class T, class Source, class To, class Use>
 inline void first_backward(const Net<T>& net, const Source& source, const Panels<T>& grad, const To& to,
@@ -190,7 +189,7 @@ inline void first_backward(const Net<T>& net, const Source& source, const Panels
   });
 }
 
-// Adds to `out` what a residual layer adds to its output: its input, twice if the output is twice as wide.
+// Adds a residual layer's input to its output, twice if the output is twice as wide.
 template <class T>
 inline void add_input(const NetShape& net, int n, const Panels<T>& input, const Panels<T>& out) {
   if (!net.adds_input(n)) return;
@@ -201,8 +200,7 @@ inline void add_input(const NetShape& net, int n, const Panels<T>& input, const 
     });
 }
 
-// What a residual layer's input gets directly from the gradient of its output. Returns whether there is such
-// a part.
+// The residual's part of the gradient by a layer's input. Returns whether there is one.
 template <class T>
 inline bool input_gradient(const NetShape& net, int n, const Panels<T>& grad, const Panels<T>& before) {
   if (!net.adds_input(n)) return false;
@@ -217,8 +215,8 @@ inline bool input_gradient(const NetShape& net, int n, const Panels<T>& grad, co
   return true;
 }
 
-// Up the layers, of values or of tangents, once the first product is there: activate(n) makes the outputs of
-// product[n] in output[n], but for what a residual layer adds.
+// Forward through the layers, of values or tangents, after the first product: activate(n) turns product[n]
+// into output[n], without the residual.
 template <class T, class Activate>
 inline void layers_up(const Net<T>& net, const Panels<T>* product, const Panels<T>* output,
                       const Activate& activate) {
@@ -229,8 +227,8 @@ inline void layers_up(const Net<T>& net, const Panels<T>* product, const Panels<
   }
 }
 
-// Down the layers from the gradient of the last one's output: delta(n) makes of grad[n], that of a layer's
-// output, the one of its product, and gives it back; the first layer's is where this ends.
+// Backward through the layers from the gradient of the last one's output: delta(n) turns grad[n], that of a
+// layer's output, into that of its product, and returns it; it ends at the first layer's.
 template <class T, class Delta>
 inline void layers_down(const Net<T>& net, const Panels<T>* grad, const Delta& delta) {
   for (int n = net.last(); n > 0; --n) {
@@ -241,8 +239,8 @@ inline void layers_down(const Net<T>& net, const Panels<T>* grad, const Delta& d
   delta(0);
 }
 
-// The activations f and slopes f' of a layer's products: use(row, place, timestep) gives back what takes them
-// for each vector of lanes, take(k, f, slope) for each number k of it.
+// The activations f and slopes f' of a layer's products: use(row, place, timestep) returns a function for
+// each vector of lanes, take(k, f, slope) for each number k of it.
 template <class T, class Use>
 inline void activate_layer(const Net<T>& net, int n, const Panels<T>& product, const Use& use) {
   const T threshold = static_cast<T>(net.shape.threshold[n]);
@@ -282,7 +280,7 @@ inline void output_gradient(const Net<T>& net, T scale, const Panels<T>& grad) {
   }
 }
 
-// The same where each lane has a scale of its own.
+// The same with a scale for each lane.
 template <class T>
 inline void output_gradient(const Net<T>& net, const T* scales, const Panels<T>& grad) {
   for (int64_t row = 0; row < net.neurons(net.last()); ++row) {
