@@ -17,7 +17,7 @@
 namespace mdops {
 
 constexpr int kAnglePowers = 6;  // x^0 .. x^5
-constexpr int kAngleRow = 8;     // numbers that a piece has in tables: its powers, and two zeros
+constexpr int kAngleRow = 8;     // numbers of a piece in tables: its powers, and two zeros
 
 template <class T>
 struct FloatBits;
@@ -45,11 +45,11 @@ MDOPS_HD T from_bits(typename FloatBits<T>::Int bits) {
   return value;
 }
 
-// The pieces of theta. On either side of zero |theta| + origin goes through octaves, origin being a power of
-// two, and each octave has 2^fineness pieces of one width: so the exponent and the first digits of a float
-// are the number of its piece, and the other digits its place there. Pieces are fine near zero, where most
-// pairs are, and grow with |theta|. After the last octave comes one more piece, without an end, of which the
-// functions are linear. Pieces of negative theta come after those of the others.
+// The pieces of theta. On either side of zero |theta| + origin spans octaves, origin being a power of two,
+// and each octave has 2^fineness pieces of equal width: so the exponent and first digits of a float give its
+// piece, and the other digits its position there. Pieces are fine near zero, where most pairs are, and grow
+// with |theta|. After the last octave comes an unbounded piece, on which the functions are linear. Pieces of
+// negative theta come after all others.
 template <class T>
 struct AngleGrid {
   int exponent, octaves, fineness;
@@ -66,14 +66,14 @@ struct AngleGrid {
   MDOPS_HD T end() const { return power_of_two(exponent + octaves); }
 };
 
-// Where a theta is: y is its place x, but 0 on the piece without an end; `slope` is dx/dtheta.
+// The position of a theta: y is x, but 0 on the unbounded piece; `slope` is dx/dtheta.
 template <class T>
 struct AnglePlace {
   typename FloatBits<T>::Int piece;
   T x, y, slope, inside;  // inside: 1, or 0 on that piece
 };
 
-// What is not a number is on a piece without an end, and its x is not a number.
+// NaN is on an unbounded piece, and its x is NaN.
 template <class T>
 MDOPS_HD AnglePlace<T> angle_place(T theta, const AngleGrid<T>& grid) {
   using B = FloatBits<T>;
@@ -97,7 +97,7 @@ MDOPS_HD AnglePlace<T> angle_place(T theta, const AngleGrid<T>& grid) {
   return place;
 }
 
-// f x^k, k = 0 .. 5, as they count on the place's piece.
+// f x^k, k = 0 .. 5, as counted on this piece.
 template <class T>
 MDOPS_HD void angle_powers(const AnglePlace<T>& p, T f, T* out) {
   const T y2 = p.y * p.y, fy2 = f * y2, fy4 = fy2 * y2;
@@ -127,7 +127,7 @@ MDOPS_HD AngleFunction<T> angle_function(const AnglePlace<T>& at, T theta, const
   return {theta * value, value + step * slope, at.slope * (T(2) * slope + step * curve)};
 }
 
-// The place of the types t <= u among pairs of types.
+// The index of the pair of types t <= u.
 MDOPS_HD int angle_pair(int t, int u) {
   return u * (u + 1) / 2 + t;
 }
@@ -152,26 +152,25 @@ struct AngleArgs {
   MDOPS_HD int pairs() const { return angle_pair(0, ntypes); }
 };
 
-// Functions of theta for each pair of types, (pairs, pieces, channels, kAngleRow): plain ones, and those that
-// are multiplied with w_j w_l, if there are any.
+// Functions of theta for each pair of types, (pairs, pieces, channels, kAngleRow): plain ones, and those
+// multiplied by w_j w_l, if any.
 template <class T>
 struct AngleTables {
   const T *plain, *gated;
   int channels;
 };
 
-// Atoms that features are made of together, for the tables to be read once for them.
+// Atoms whose features are made together, so that the tables are read once for them.
 constexpr int kAngleBlock = 8;
 
-// Each kernel does the atoms [begin, end), in the memory of angle_scratch_size numbers (of so
-// many channels; none but for features). `moments` and its
-// gradient are (N, pairs, pieces, kAnglePowers).
+// Each kernel handles atoms [begin, end), with scratch memory of angle_scratch_size numbers (for `channels`;
+// only features have any). `moments` and its gradient are (N, pairs, pieces, kAnglePowers).
 MDOPS_DECLARE_KERNELS(int64_t angle_scratch_size(const AngleArgs<T>& args, int channels))
 MDOPS_DECLARE_KERNELS(void angle_forward(const AngleArgs<T>& args, int64_t begin, int64_t end, T* scratch,
                                          T* moments, int32_t* within, T* nearest))
 MDOPS_DECLARE_KERNELS(void angle_jvp(const AngleArgs<T>& args, const T* tangent, int64_t begin, int64_t end,
                                      T* scratch, T* moments))
-// The gradient, or the Hessian product along `tangent` where that is not null.
+// The gradient, or the Hessian product along `tangent` if not null.
 MDOPS_DECLARE_KERNELS(void angle_pull(const AngleArgs<T>& args, const T* tangent, const T* grad,
                                       int64_t begin, int64_t end, T* scratch, T* pair_grad))
 MDOPS_DECLARE_KERNELS(void angle_features(const AngleArgs<T>& args, const AngleTables<T>& tables,

@@ -1,5 +1,5 @@
-// The passes over an atom's pairs of neighbours, for one instruction set: where each pair is and its powers
-// for many pairs at once, then one pair at a time into or out of its piece.
+// The passes over an atom's pairs of neighbours, for one instruction set: the pieces and powers of many pairs
+// at once, then one pair at a time into or out of its piece.
 #pragma once
 
 #include <type_traits>
@@ -30,7 +30,7 @@ inline Piece<T> piece_at(const T* p) {
   return load<Piece<T>>(p);
 }
 
-constexpr int kCopies = 2;  // of sums that are added to: neighbouring pairs often are on one piece
+constexpr int kCopies = 2;  // of the sums: adjacent pairs often are on one piece
 
 // The memory of a thread.
 template <class T>
@@ -65,7 +65,7 @@ struct Memory {
   }
 };
 
-// Calls work(first, last) for the pieces that are reached on either side.
+// Calls work(first, last) for the reached pieces on either side.
 template <class Work>
 inline void for_sides(int side, int reached, const Work& work) {
   work(0, reached);
@@ -81,7 +81,7 @@ inline void add_powers(const Chunk<T>& c, T* copies, int64_t table) {
   }
 }
 
-// Whether each number of a piece is of the lanes that the bits name.
+// Whether each number of a piece is in the lanes of the bit mask.
 template <class T>
 inline typename PieceVector<T>::index lanes_of(unsigned bits) {
   typename PieceVector<T>::index found{};
@@ -89,8 +89,8 @@ inline typename PieceVector<T>::index lanes_of(unsigned bits) {
   return found;
 }
 
-// Adds f x^k of each pair to the sums of its piece: (f, f x) times (1, 1, y^2, y^2, y^4, y^4). Four numbers
-// of a pair, each to all lanes, are quicker than a transposition of eight.
+// Adds f x^k of each pair to the sums of its piece: (f, f x) times (1, 1, y^2, y^2, y^4, y^4). Broadcasting
+// four numbers of a pair is faster than transposing eight.
 template <Gate G, class T>
 inline void add_powers_of_pairs(Chunk<T>& c, const AngleGrid<T> grid, T* copies, int64_t table) {
   T *const f = c.of_rows[0], *const fx = c.of_rows[1], *const y2 = c.of_gates[0], *const y4 = c.of_gates[1];
@@ -146,8 +146,8 @@ inline void powers_along_tangents(Chunk<T>& c, const AngleGrid<T> grid) {
   }
 }
 
-// The sums of the pairs of two types, of the pieces that are reached; `sums` gets those of plain ones, and of
-// gated ones after them where both are summed. Returns how many pieces are reached on a side.
+// The sums over pairs of two types, of the reached pieces; `sums` gets the plain ones, then the gated ones if
+// both are summed. Returns the number of reached pieces on a side.
 template <Gate G, bool Tangents, class T>
 inline int sum_pairs(const AngleArgs<T>& args, const Neighbors<T>& n, int t, int u, const Memory<T>& memory,
                      T* sums) {
@@ -177,7 +177,7 @@ inline int sum_pairs(const AngleArgs<T>& args, const Neighbors<T>& n, int t, int
   return reached;
 }
 
-// Moments (N, pairs, pieces, kAnglePowers) of atom after atom.
+// Moments (N, pairs, pieces, kAnglePowers), one atom at a time.
 template <Gate G, bool Tangents, class T>
 inline void moments_of(const AngleArgs<T>& args, const Neighbors<T>& n, const Memory<T>& memory, T* out) {
   T* sums = memory.sums[0];
@@ -197,7 +197,8 @@ inline int64_t moments_of_atom(const AngleArgs<T>& args) {
   return int64_t{args.pairs()} * args.grid.pieces() * kAnglePowers;
 }
 
-// The neighbours of atom i with their rows, and what is told of them; whether it is an atom at all.
+// Finds the neighbours of atom i with their rows, and writes `within` and `nearest`; returns whether it is an
+// atom.
 template <class T>
 inline bool take_atom(const AngleArgs<T>& args, int64_t i, int32_t* within, T* nearest, Neighbors<T>& n) {
   int32_t* counted = within + i * args.ntypes;
@@ -236,7 +237,7 @@ inline void jvp(const AngleArgs<T>& args, const Memory<T>& memory, const T* tang
   }
 }
 
-// The coefficients of each pair's piece to the chunk.
+// Loads the coefficients of each pair's piece into the chunk.
 template <Gate G, class T>
 inline void take_pieces(Chunk<T>& c, const AngleGrid<T> grid, const T* coefficients, int64_t table) {
   int32_t* const piece = c.piece;
@@ -252,8 +253,8 @@ inline void take_pieces(Chunk<T>& c, const AngleGrid<T> grid, const T* coefficie
   }
 }
 
-// What each pair multiplies the rows of its neighbours with for the gradient, and their switches; where
-// `Second` what it multiplies them with along the tangents, too.
+// For each pair, the factors of its neighbours' rows in the gradient, and of their switches; with `Second`
+// also those along the tangents.
 template <Gate G, bool Second, class T>
 inline void pull_pairs(Chunk<T>& c, const AngleGrid<T> grid) {
   const T *const powers = c.powers, *const gated = c.gated;
@@ -288,8 +289,7 @@ inline void pull_pairs(Chunk<T>& c, const AngleGrid<T> grid) {
   }
 }
 
-// The gradients of the rows and switches by the pairs of two types, from those of the functions'
-// coefficients.
+// The gradients by the rows and switches, over pairs of two types, from those by the functions' coefficients.
 template <Gate G, bool Second, class T>
 inline void pull_types(const AngleArgs<T>& args, const Neighbors<T>& n, int t, int u, const Memory<T>& memory,
                        const T* coefficients) {
@@ -309,7 +309,7 @@ inline void pull_types(const AngleArgs<T>& args, const Neighbors<T>& n, int t, i
   });
 }
 
-// The gradients of the pair vectors from those of the rows and switches, to their slots in `out`.
+// The gradients by the pair vectors from those by the rows and switches, in their slots of `out`.
 template <Gate G, bool Second, class T>
 inline void pull_rows(const Neighbors<T> n, const Cutoff<T> cutoff, const Normalisation<T> norm, T* out) {
   T *const gx = n.rows.x, *const gy = n.rows.y, *const gz = n.rows.z;  // no longer needed
@@ -364,7 +364,7 @@ inline void backward(const AngleArgs<T>& args, const Memory<T>& memory, const T*
 
 // -- Features: the moments times tables, for a block of atoms at once
 
-constexpr int kTile = 32;  // pieces whose table stays in the first-level cache for all atoms of the block
+constexpr int kTile = 32;  // pieces whose table stays in the L1 cache for all atoms of the block
 
 // Calls work(k, first, last) for tiles of the pieces that the atoms k of a block reach.
 template <class T, class Work>
@@ -380,7 +380,7 @@ inline void for_tiles(const AngleArgs<T>& args, const int* reached, int atoms, c
   });
 }
 
-// out[c] += sum over pieces and powers of sums x table, of kChannels channels or fewer from c on.
+// out[c] += sum over pieces and powers of sums x table, for up to Channels channels from c on.
 template <int Channels, class T>
 inline void contract(const T* sums, const T* table, int channels, int first, int last, T* out) {
   Piece<T> sum[Channels];
@@ -406,7 +406,7 @@ inline void expand(const T* grad, const T* table, int channels, int first, int l
   }
 }
 
-// work(c, n): channels c .. c + n, n a constant of 8 or 1.
+// Calls work(c, n) for channels c .. c + n, n a constant of 8 or 1.
 template <class Work>
 inline void for_channels(int channels, const Work& work) {
   int c = 0;

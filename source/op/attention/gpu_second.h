@@ -1,16 +1,15 @@
 // The second derivative by tensor cores, for heads up to 128 wide, in float32.
 //
-// The two passes are the first derivative's (gpu_backward.h) with directions beside the tensors: a block has
-// one head of one sequence, or of a tile of its keys where sequences are few, and two teams of warps, each
-// warp 16 keys. Queries come 16 for each team at a time; what belongs to queries, and the sums over them,
-// each team has for itself. At the end of a tile of keys the first team adds the second one's sums to its
-// own.
+// The two passes are the first derivative's (gpu_backward.h) with additional directions: a block has one head
+// of one sequence, or of a tile of its keys if sequences are few, and two teams of warps, each warp with 16
+// keys. Each team loads 16 queries at a time, and has its own numbers of queries and sums over them. At the
+// end of a tile of keys the first team adds the second one's sums to its own.
 //
 //   K, V and their directions    (keys, D) parts       Q, its direction, G    (16, D) parts, twice
 //
-//   change    o' but for its last term: sums over the keys of the coefficients of V, and of its direction;
+//   change    o' without its last term: sums over the keys of the coefficients of V, and of its direction;
 //             and the mean of z'
-//   second    the gradients' changes: of q as o' is summed, of k and v in registers
+//   second    the gradients' changes: of q summed like o', of k and v in registers
 //
 // attention.h has the formulas, `pair_gradients` those of one pair.
 #pragma once
@@ -23,7 +22,7 @@ enum class SecondPass { change, second };
 
 template <class N, int D>
 struct SecondMemory {
-  int keys;  // of a tile: 16 a warp of each team
+  int keys;  // of a tile: 16 per warp of each team
   int gates;
 
   static constexpr int kTeams = 2, kStep = kGroup, kQueryApart = kStep * 2 * D,
@@ -34,13 +33,13 @@ struct SecondMemory {
   MDOPS_HD int slopes_apart() const { return keys * 2 * kStep; }
   MDOPS_HD int slopes_tile() const { return N::kParts * slopes_apart(); }
   MDOPS_HD int slopes() const { return queries() + kTeams * 3 * kQueryTile; }
-  // Floats: inverse scales of the four tensors of keys; of each team, of both slopes and the three of
+  // Floats: inverse scales of the four tensors of keys; for each team, of both slopes and the three of
   // queries.
   MDOPS_HD int scales() const { return slopes() + kTeams * 2 * slopes_tile(); }
   static constexpr int kTeamScales = 2 * kMostWarps + 4;
   MDOPS_HD int rows() const { return scales() + 4 * (4 * kMostWarps + kTeams * kTeamScales); }
-  // Of each team what belongs to its queries: four. Gate and switch and their directions, of the keys and of
-  // the queries; sums of the keys, and of each warp.
+  // Each team has four numbers of its queries. Gate and switch and their directions, of the keys and of the
+  // queries; sums of the keys, and of each warp.
   MDOPS_HD int columns() const { return gates + 1; }
   MDOPS_HD int key_factors() const { return rows() + kTeams * 4 * 4 * kStep; }
   MDOPS_HD int query_factors() const { return key_factors() + 4 * 2 * columns() * keys; }
@@ -49,7 +48,7 @@ struct SecondMemory {
   MDOPS_HD int size() const { return query_sums() + kTeams * 4 * columns() * kStep * (keys / kGroup); }
 };
 
-// Sums of the second team go to the first by way of shared memory. All threads of the block must call it.
+// The first team adds the second one's sums through shared memory. All threads of the block must call it.
 template <int Units>
 __device__ __forceinline__ void add_second_team(float (&sum)[Units][4], float* memory, bool active, int team,
                                                 int thread, int threads) {
@@ -78,7 +77,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   char* const memory = block_memory();
   const TileBlock b = tile_block(p, blocks, bias_at);
   const int length = b.item.length, lane = lane_index();
-  // Of the team: its warps, and this one; its threads.
+  // In the team: its warps, and this one; its threads.
   const int warps = blockDim.x / kWarp / kTeams, team = threadIdx.x / kWarp / warps,
             warp = threadIdx.x / kWarp % warps, threads = warps * kWarp, thread = threadIdx.x % threads;
   const bool has_bias = Have::bias(p), switched = Have::switches(p);
@@ -107,7 +106,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
                                values_of(p, b, u.v, wide)};
   const RowsOf<T> of_queries[] = {keys_of(p, b, p.q, wide), keys_of(p, b, u.q, wide),
                                   outs_of(p, b, g.grad_out, wide)};
-  // Factors and, `columns` further on, their directions, where there are any.
+  // Loads factors and, `columns` further, their directions, if any.
   const auto load_all_factors = [&](int first, int rows, int room, float* to) {
     load_factors(p, first, rows, room, to + gates * room, to);
     TensorArgs<T> directions = p;
@@ -148,7 +147,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
 
     for (int step = 0; step < length; step += kTeams * kStep) {
       const int query = step + team * kStep;  // the team's first
-      __syncthreads();                        // nobody needs the last queries any more
+      __syncthreads();                        // nobody needs the last queries any longer
       for (int which = warp; which < (kSecond ? 3 : 2); which += warps) {
         GroupLoad<T, D> rows;
         rows.load(of_queries[0].or_else(which == 1, of_queries[1]).or_else(which == 2, of_queries[2]), query,
@@ -192,7 +191,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
           product(values, 2, grads, 2, 1.0f, false, t);
           product(value_changes, 3, grads, 2, 1.0f, false, t1);
         }
-        // Of each pair: the coefficients of what is summed over keys, of V and G, of gate and switch.
+        // For each pair: the coefficients of sums over keys, of V and G, of gate and switch.
         float of_tensor[2][4], of_change[2][4], of_value[2][4], e[2][4], e1[2][4], w[2][4], w1[2][4];
         const int l0 = kGroup * warp + lane / 4, j0 = 2 * (lane % 4);
 #pragma unroll
@@ -304,7 +303,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       }
       __syncthreads();
 
-      // Sums over the keys: of o' or of the gradient of q.
+      // Sums over the keys: of o' or of the gradient by q.
       const int width = kSecond ? p.width : p.value_width;
       const float factor = kSecond && last_tile ? p.scale : 1.0f;
       for (int pair = warp; pair < D / 16 && query < length; pair += warps) {
@@ -372,7 +371,7 @@ __device__ __forceinline__ TileBlock row_block(const TensorArgs<T>& p, int* own)
   return b;
 }
 
-// What a lane has of a row up to 128 wide: each 32nd number. All are asked for before one is waited for.
+// A lane's numbers of a row up to 128 wide: every 32nd. All loads start before one is waited for.
 struct LaneNumbers {
   static constexpr int kEach = kTileWidth / kWarp;
   float x[kEach];
@@ -391,7 +390,7 @@ struct LaneNumbers {
       if (e < width) row[e] = x[k];
     }
   }
-  // And those of a sequence's other tiles, from the same place on.
+  // Adds those of a sequence's other tiles, from the same place on.
   __device__ __forceinline__ void add_tiles(const TileSums<float>& sums, int tiles, int64_t at, int width) {
     for (int tile = 1; tile < tiles; ++tile) {
       const LaneNumbers more(sums.rows_of(tile) + at, width);
@@ -401,7 +400,7 @@ struct LaneNumbers {
   }
 };
 
-// o' from its sums, which stand in its place: less the mean of z' times o. And G.o, G.o'.
+// Replaces the sums of o' by o': subtracts the mean of z' times o. Also G.o, G.o'.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
     finish_change_kernel(TensorArgs<T> p, GradientArgs<T> g, TileSums<T> sums) {
@@ -425,7 +424,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   if (lane_index() == 0) g.mean[row] = mean, g.delta[row] = delta, g.delta_change[row] = change;
 }
 
-// The sums of tiles added to the gradient of q and the queries' part of those of gate and switch.
+// Adds the sums of tiles to the gradient by q and the queries' part of those by gate and switch.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
     add_tiles_kernel(TensorArgs<T> p, GradientArgs<T> g, TileSums<T> sums) {

@@ -1,15 +1,15 @@
 // The part of a layer of attention that goes row by row, by tensor cores, to the accuracy of float32:
-// products with the weights, and what stands before and after them. attention/gpu_forward.h and
-// gpu_backward.h are between.
+// products with the weights, and the steps before and after. attention/gpu_forward.h and gpu_backward.h run
+// between them.
 //
 //   forward    project_kernel   q, k, v = g W + b, of length 1
 //              finish_kernel    norm(g + o W_o + b_o)
 //   backward   begin_kernel     dh of LayerNorm's gradient; do = dh W_o^T; delta = do.o
 //              collect_kernel   dg = dh + sum over q, k and v of (dx - x x.dx) / |x| W^T
 //
-// Where q, k and v stand behind g, attention reads them and writes their gradients there, and dh is where dg
-// is to be. If they still have to be brought to length 1 or multiplied with factors, take_kernel is in the
-// place of the first and give_kernel of the last.
+// If q, k and v follow g, attention reads them and writes their gradients there, and dh is written to dg. If
+// they still have to be normalised or multiplied with factors, take_kernel replaces the first kernel and
+// give_kernel the last.
 #pragma once
 
 #include "attention_layer/attention_layer.h"
@@ -21,29 +21,29 @@ constexpr int kLightBlocks = 4;  // a multiprocessor, of kernels without factors
 
 struct RowArgs {
   int rows, features, width;
-  int columns, parts_begin;  // of g; where q begins in it, without weights for it
-  int begin, end;            // of q, k and v, the weights that one launch takes
-  // Rows from the last of the atoms' offsets on are of no atom, and left as they are; with `bad` of
-  // attention's kernels, none is.
+  int columns, parts_begin;  // of g; where q begins in it, if it has no weights
+  int begin, end;            // of q, k and v, the weights for one launch
+  // Rows after the last of the atoms' offsets belong to no atom, and stay unset; if attention's kernels set
+  // `bad`, all are computed.
   const int32_t *last, *bad;
   bool normalize, in_place;
   float eps;
   const float *project, *project_bias, *factors, *out, *out_bias, *norm, *norm_bias, *g;
-  // Kept from forward to backward; the three and o are (rows, width), the normalised h (rows, features), the
-  // others (rows,).
+  // Saved for the gradient; the three and o are (rows, width), the normalised h (rows, features), the others
+  // (rows,).
   float *part[3], *shrink[3], *o, *normed, *deviation;
   float* unit_q;  // (rows, width), with factors: q without them
 };
 
-// How many rows are of an atom. All threads of a block must call it.
+// How many rows belong to an atom. All threads of a block must call it.
 __device__ __forceinline__ int rows_of_atoms(const RowArgs& p) {
   return rows_of_atoms(p.last, p.bad, p.rows);
 }
 
-// The factors are the last of a block's numbers of columns.
+// Factors are the last of a block's per-column numbers.
 constexpr int kFactors = 3;
 
-// q, k or v of 16 rows as attention takes them and as the backward pass does.
+// Stores q, k or v of 16 rows for attention and for the backward pass.
 template <class Shape>
 __device__ __forceinline__ void keep_part(Rows<Shape::kUnits>& x, const RowArgs& p, int part,
                                           const BlockNumbers& numbers, int64_t first, int count) {
@@ -61,7 +61,7 @@ struct PartGradients {
   const float* of[3];  // of q, k and v, (rows, width)
 };
 
-// The gradients by q, k or v, and what of the forward pass brings them to those of what these were made of.
+// The gradients by q, k or v, and the saved data for the gradients by their inputs.
 template <class Shape>
 struct PartRows {
   Rows<Shape::kUnits> dx, x;
@@ -137,10 +137,10 @@ __global__ void __launch_bounds__(kRowThreads, kLightBlocks) take_kernel(RowArgs
   });
 }
 
-// What columns a block has numbers of besides `kFactors`.
+// A block's per-column numbers besides `kFactors`.
 enum OfColumns { kOutBias, kNorm, kNormBias };
 
-// o to `result` (rows, features).
+// Maps o to `result` (rows, features).
 template <bool Even, int F, int W>
 __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, float* result) {
   using Features = FeatureRows<Even, F>;
@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, float
   });
 }
 
-// `grad` (rows, features) to `dh` (rows, features), which are `columns` apart in memory, `grad_o` (rows,
-// width) and `delta` (rows,).
+// Maps `grad` (rows, features) to `dh` (rows, features), with rows `columns` apart, `grad_o` (rows, width)
+// and `delta` (rows,).
 template <bool Even, int F, int W>
 __global__ void __launch_bounds__(kRowThreads, 1)
     begin_kernel(RowArgs p, const float* grad, float* dh, int columns, float* grad_o, float* delta) {
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   const float inverse = fill_factor<F, 2 * W>(memory, p.features, p.width, &numbers.largest,
                                               [&](int k, int n) { return p.out[n * p.features + k]; });
   const int rows = min(max(*p.last, 0), p.rows);
-  // Where attention writes its gradients in place, the columns before them are left.
+  // If attention writes its gradients in place, this fills the columns before them.
   const int stored = p.in_place ? min(p.parts_begin, 16 * F) : p.features;
   each_group(rows, [&](int64_t first, int count, int64_t) {
     if (p.in_place) clear_columns(dh + first * columns, stored, p.parts_begin, columns, count);
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   });
 }
 
-// `from` (rows, features) and what the parts of this launch add, to `result`.
+// `result` = `from` (rows, features) + the parts of this launch.
 template <bool Even, int F, int W>
 __global__ void __launch_bounds__(kRowThreads, 1)
     collect_kernel(RowArgs p, PartGradients d, const float* from, float* result) {
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   }
   __syncthreads();
   const int rows = rows_of_atoms(p);
-  // Of the part that comes next.
+  // For the next part.
   const auto ask = [&](int part, int64_t at) {
     ask_for_rows(d.of[part], at, rows, p.width, p.width);
     if (p.normalize) ask_for_rows(PartRows<Part>::kept(p, part), at, rows, p.width, p.width);
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   });
 }
 
-// The columns of the coordinates in `result` (rows, columns), whose others are there.
+// Writes the columns of the coordinates in `result` (rows, columns); the others are there.
 template <bool Even, int W>
 __global__ void __launch_bounds__(kRowThreads, kLightBlocks)
     give_kernel(RowArgs p, PartGradients d, float* result) {

@@ -1,11 +1,10 @@
-// What is between the attention of layers of coordinates, row by row, up to the last one (behind it:
+// The steps between the attention of layers of coordinates, row by row, up to the last one (after it:
 // gpu_end.h): products by tensor cores, to the accuracy of float32 (attention_layer/gpu_row_tiles.h).
-// attention/gpu_forward.h and gpu_backward.h are between.
+// attention/gpu_forward.h and gpu_backward.h run between them.
 //
-//   forward    join_kernel       y = x X + o O + c, x of the next layer, and of that its q, k and v
-//   backward   join_back_kernel  from the gradients by x, q, k and v of a layer to those by o and x of the
-//   one
-//                                before; delta = do.o
+//   forward    join_kernel       y = x X + o O + c, x of the next layer, and its q, k and v
+//   backward   join_back_kernel  from the gradients by x, q, k and v of a layer to those by o and x
+//                                of the previous one; delta = do.o
 //
 // A layer's x and attention are 16 I columns wide, those of the next 16 N.
 #pragma once
@@ -38,40 +37,40 @@ using gpu_attention_layer::store_rows;
 using gpu_attention_layer::sum_rows;
 using gpu_attention_layer::with_columns;
 
-// Rows of 16 U columns, all there.
+// Full rows of 16 U columns.
 template <int U>
 using FullRows = RowShape<true, 2 * U, 2 * U>;
 
 struct JoinArgs {
   int rows, features;
-  const int32_t *last, *bad;  // as of attention_layer's RowArgs
+  const int32_t *last, *bad;  // as in attention_layer's RowArgs
   bool normalize;
   float eps;
-  const float *x, *o;  // rows of the layer before; those of x are `stride` numbers apart
+  const float *x, *o;  // rows of the previous layer; those of x are `stride` numbers apart
   int64_t stride;
   const float *inner, *out, *bias;
-  int columns;  // of x behind it
+  int columns;  // of its output x
   float *next, *deviation;
-  // Of the layer behind it, if there is one.
+  // For the next layer, if there is one.
   const float *project, *project_bias, *factors;
   float *part[3], *shrink[3];
-  // Of the sums behind the last layer, if this is it; `atom` of each row is for the backward pass.
+  // For the sums after the last layer, if this is it; `atom` of each row is for the backward pass.
   int atoms;
   const int32_t* offsets;
   const float *environment, *norm, *norm_bias;
   float* atom;
 };
 
-// Which numbers of columns a block has.
+// Indices of a block's per-column numbers.
 enum OfColumns { kJoinBias, kPartBias, kPartFactors = 4, kInverseFactors = 0 };
 
-// Bytes of the factors in shared memory; of the joint ones X is first, then O.
+// Bytes of the factors in shared memory; the joint ones are X, then O.
 template <int I, int Units>
 constexpr int kJoinBytes = 2 * Factor<I, Units>::kBytes;
 template <int N>
 constexpr int kProjectBytes = 3 * Factor<N, 2 * N>::kBytes;
 
-// X and O to shared memory, and c.
+// Copies X and O to shared memory, and c.
 template <int I, int Units, bool Across = false, int Threads = kRowThreads>
 __device__ __forceinline__ void fill_join(const JoinArgs& p, char* memory, BlockNumbers& numbers) {
   fill_columns(numbers, kJoinBias, p.bias, p.columns);
@@ -84,7 +83,7 @@ __device__ __forceinline__ void fill_join(const JoinArgs& p, char* memory, Block
   }
 }
 
-// x behind a layer, of 16 rows. o is read when the product with x is done, which spares registers.
+// x after a layer, for 16 rows. o is read after the product with x, to save registers.
 template <int I, class To>
 __device__ __forceinline__ void join(const JoinArgs& p, const char* memory, const BlockNumbers& numbers,
                                      int64_t first, int count, Rows<To::kUnits>& y) {
@@ -117,7 +116,7 @@ __device__ __forceinline__ void ask_for_join(const JoinArgs& p, int64_t next, in
   ask_for_rows(p.x, next, rows, 16 * I, p.stride), ask_for_rows(p.o, next, rows, 16 * I, 16 * I);
 }
 
-// The weights of q, k and v to shared memory, and their biases.
+// Copies the weights of q, k and v to shared memory, and their biases.
 template <int N>
 __device__ __forceinline__ void fill_project(const JoinArgs& p, char* memory, BlockNumbers& numbers) {
   for (int part = 0; part < 3; ++part) {
@@ -129,7 +128,7 @@ __device__ __forceinline__ void fill_project(const JoinArgs& p, char* memory, Bl
   }
 }
 
-// q, k or v of 16 rows of x, q without its factors, and by what it was brought to its length.
+// q, k or v of 16 rows of x, q without its factors, and the scale that normalizes it.
 template <int N>
 __device__ __forceinline__ void project(const JoinArgs& p, const char* memory, const BlockNumbers& numbers,
                                         int part, const Operands<N>& x, Rows<2 * N>& own,
@@ -172,30 +171,30 @@ __global__ void __launch_bounds__(kRowThreads, 2) join_kernel(JoinArgs p) {
   });
 }
 
-// T's gradient G and the weights behind the last layer, for the columns of u = (x, o): H = w G Z^T of each
+// T's gradient G and the weights after the last layer, for the columns of u = (x, o): H = w G Z^T of each
 // atom, as operands of products, scaled by powers of two; Q = Z Z^T and, its last row, q = c Z^T.
 struct TurnedGradient {
   uint2 *of_r, *of_u;  // H as B of R H and of u.H: (atoms, steps, lanes)
   float* numbers;      // (atoms, kTurnedNumbers)
   float* square;       // (columns of u + 1, columns of u)
 };
-// Of an atom: h_a = c.(w G_a), g_a = b.G_a, and by what products with H are to be multiplied.
+// Per atom: h_a = c.(w G_a), g_a = b.G_a, and the scale of products with H.
 enum OfTurned { kAlongBias = 0, kAlongNormBias = 4, kTurnedInverse = 8, kTurnedNumbers = 12 };
 
-// What a backward pass has besides: the gradients by x and o of the layer before, rows of the first
-// `back_stride` numbers apart.
+// Further arguments of a backward pass: the gradients by x and o of the previous layer, with rows of the
+// first `back_stride` numbers apart.
 struct BackArgs : JoinArgs {
   float *by_x, *by_o, *delta;
   int64_t back_stride;
-  // From the layer behind it: by its q, k and v, and by its x.
+  // From the next layer: by its q, k and v, and by its x.
   const float *of_part[3], *of_next;
-  // From T behind the last one: its gradient, what `turn_kernel` makes of it (gpu_end.h), and by R.
+  // From T after the last layer: its gradient, the results of `turn_kernel` (gpu_end.h), and by R.
   const float* grad;
   TurnedGradient turned;
   float* by_environment;
 };
 
-// X^T and O^T to shared memory.
+// Copies X^T and O^T to shared memory.
 template <int Steps, int I>
 __device__ __forceinline__ void fill_back(const BackArgs& p, char* memory, BlockNumbers& numbers) {
   for (int k = 0; k < 2; ++k) {
@@ -207,7 +206,7 @@ __device__ __forceinline__ void fill_back(const BackArgs& p, char* memory, Block
   }
 }
 
-// The gradient by x behind a layer, in `dx`, to those by x before it and by o.
+// Turns the gradient by x after a layer, in `dx`, into those by x before it and by o.
 template <int Steps, int I, class From>
 __device__ __forceinline__ void join_back(const BackArgs& p, const char* memory, const BlockNumbers& numbers,
                                           int64_t first, int count, Rows<From::kUnits>& dx,
@@ -274,7 +273,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) join_back_kernel(BackArgs p) {
       ask(part == 2 ? 0 : part + 1, part == 2 ? next : first);
       if (part == 0) {
         with_columns<2 * N>(dx, numbers.of_columns[kPartFactors], [](float& y, float by) { y *= by; });
-        // What has the length 1.
+        // The vectors of length 1.
         with_columns<2 * N>(unit, numbers.of_columns[kInverseFactors], [](float& y, float by) { y *= by; });
       }
       if (p.normalize) lengthen<2 * N>(dx, unit, shrink);

@@ -1,23 +1,23 @@
-// Attention of the edges of an atom to each other, where keys and values are the edges' own numbers x, which
-// all heads share. For one head h of one atom, with j and l its edges,
+// Attention of the edges of an atom to each other, where keys and values are the edges' numbers x, which all
+// heads share. For one head h of one atom, with j and l its edges,
 //
 //   s_jl = q_j.x_l     c_jl = r_j.r_l     a_jl = w_j w_l
 //   u_jl = s_jl, or s_jl c_jl with a gate     z_jl = (u_jl + shift) a_jl
 //   p_jl = exp(z_jl) / (sum_l exp(z_jl) + absent)     m_jl = c_jl a_jl
 //   o_j  = sum_l p_jl m_jl x_l
 //
-// q (E, H, K) is multiplied with the first K of the V numbers of x. `absent` is how many edges there are
-// besides, with the logit 0 and the value 0.
+// q (E, H, K) is multiplied with the first K of the V numbers of x. `absent` is the number of further edges,
+// with logit 0 and value 0.
 //
 // Gradients. With G = dL/do, t_jl = G_j.x_l and delta_j = sum_l p_jl m_jl t_jl:
 //
-//   z: p (m t - delta) =: y     u: y a     s: y a c, or y a     c: p t a + (y a s)     a: y (u + shift) + p t
-//   c q_j: sum_l s_jl x_l     x_l: sum_j s_jl q_j + p_jl m_jl G_j     r_j: sum_l (c_jl + c_lj) r_l, and so
-//   w_j
+//   z: p (m t - delta) =: y     u: y a     s: y a c, or y a     c: p t a + (y a s)
+//   a: y (u + shift) + p t c     q_j: sum_l s_jl x_l     x_l: sum_j s_jl q_j + p_jl m_jl G_j
+//   r_j: sum_l (c_jl + c_lj) r_l, and so w_j
 //
 // where a name stands for the gradient by it. Their gradients along directions (a prime is a change along
-// them): the gradient by G is o', and those by q, x, r and w are how the gradients above change while G
-// stays.
+// them): the gradient by G is o', and those by q, x, r and w are the changes of the gradients above at
+// constant G.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@
 
 namespace mdops {
 
-// What is null belongs to another pass.
+// Members of other passes are null.
 template <class T>
 struct EdgeAttentionArgs {
-  int64_t rows, heads, keys, values, atoms, longest;  // E, H, K, V, N, no atom has more edges
+  int64_t rows, heads, keys, values, atoms, longest;  // E, H, K, V, N, the most edges of an atom
   bool gated;
   T shift;
   const int32_t* offsets;           // (N + 1,)
@@ -41,7 +41,7 @@ struct EdgeAttentionArgs {
   T *by_q = nullptr, *by_x = nullptr, *by_r = nullptr, *by_w = nullptr;
 };
 
-// A pair of edges, or several in the lanes of N; the numbers of a head.
+// A pair of edges, or several in the lanes of N; numbers of a head.
 template <class N>
 struct EdgePair {
   N s, c, a;
@@ -56,7 +56,7 @@ struct EdgePair {
   }
 };
 
-// How a pair changes.
+// The changes of a pair.
 template <class N>
 struct EdgePairChange {
   N s, c, a, t;
@@ -84,7 +84,7 @@ MDOPS_HD EdgePairGradients<N> edge_pair_gradients(const EdgePair<N>& of, const N
   return {by_s, gated ? by_c + by_u * of.s : by_c, y * of.raised(shift, gated) + pt * of.c, p * m};
 }
 
-// How those change, where p changes by p' and delta by delta'; and those themselves.
+// Changes of those, with changes p' of p and delta' of delta; and those themselves.
 template <class N>
 struct EdgePairSeconds {
   EdgePairGradients<N> first, second;
@@ -110,7 +110,7 @@ MDOPS_HD EdgePairSeconds<N> edge_pair_seconds(const EdgePair<N>& of, const EdgeP
   return {edge_pair_gradients(of, p, t, delta, shift, gated), changes};
 }
 
-// Bytes that a thread needs for atoms with so many edges; then the atoms [from, to).
+// Bytes that a thread needs for atoms with n edges; then atoms [from, to).
 MDOPS_DECLARE_KERNELS(int64_t edge_attention_bytes(const EdgeAttentionArgs<T>& args, int64_t n))
 MDOPS_DECLARE_KERNELS(void edge_attention_atoms(const EdgeAttentionArgs<T>& args, int64_t from, int64_t to,
                                                 void* scratch))

@@ -1,12 +1,12 @@
-// Attention among edges by the tensor cores, of float32 and to float32's accuracy (common/gpu_tf32.h), where
-// K and V are 32: the result and its gradient.
+// Attention among edges by the tensor cores, for float32 with its accuracy (common/gpu_tf32.h), if K and V
+// are 32: the result and its gradient.
 //
-// A block has an atom. Its x stands in shared memory in two parts, as the products with the rows' numbers
-// read it and as those with the keys do. A warp has 16 queries, and some heads one after the other. Scores
-// stay in registers as products leave them, which is as the next ones take them; for what is summed over the
-// queries they turn in the warp's own shared memory, and Q and G are read again as their transposed.
+// A block has an atom. Its x is in shared memory in two parts, twice: in the order of products with the rows'
+// numbers, and of those with the keys. A warp has 16 queries, and some heads in turn. Scores stay in
+// registers, where results and operands have the same layout; for sums over the queries they are transposed
+// in the warp's own shared memory, and Q and G are read again, transposed.
 //
-// Tensor cores round sums towards zero: so what is summed over heads is added in the usual way.
+// Tensor cores round sums towards zero: so sums over heads are made outside of them.
 #pragma once
 
 #include <math_constants.h>
@@ -23,8 +23,8 @@
 namespace mdops::gpu_edge_attention {
 
 struct TensorLayout {
-  int64_t most, size;  // edges; nothing in global memory
-  int parts;           // of the heads of 16 queries, each a warp's
+  int64_t most, size;  // edges; no global memory
+  int parts;           // splits of the heads of 16 queries, one per warp
 };
 
 // For atoms of up to 8 kMost edges.
@@ -32,17 +32,17 @@ template <int kMost, bool kBack>
 class TensorWork {
   static constexpr int kWidth = 32, kEights = kWidth / 8;
   static constexpr int kEdges = (kMost + 1) / 2 * 16;
-  // From a row of scores to the next: what lanes write and read at once lies in different banks.
+  // Stride of rows of scores: lanes that write or read together access different banks.
   static constexpr int kRow = kMost <= 5 ? 40 : 56;
-  static constexpr int kOfX = kMost * kEights * kWarp;  // numbers of an order of x, four each
-  // A warp's own: scores of two kinds, and later its sums by x; gradients by c and a; sums by r and w.
+  static constexpr int kOfX = kMost * kEights * kWarp;  // numbers of a copy of x, four each
+  // A warp's own memory: scores of two kinds, later its sums by x; gradients by c and a; sums by r and w.
   static constexpr int kScores = 16 * kRow, kByEdge = 4 * kScores;
   static constexpr int kOwn = kBack ? kByEdge + 4 * kEdges : 0;
   static_assert(kMost * 8 <= kRow && kMost * 8 * kWidth <= 2 * kScores);
 
  public:
   static constexpr int kBlocks = 1,
-                       kThreads = (kMost <= 4 ? 12 : 8) * kWarp;  // what registers they have follows from it
+                       kThreads = (kMost <= 4 ? 12 : 8) * kWarp;  // sets their number of registers
   using Layout = TensorLayout;
   static int64_t bytes(int parts) {
     return static_cast<int64_t>(sizeof(float)) * (8 * kOfX + 4 * kEdges + 2 * parts * kOwn);
@@ -107,7 +107,7 @@ class TensorWork {
 
   __device__ int g() const { return lane_index() / 4; }
   __device__ int t() const { return lane_index() % 4; }
-  // Where a warp's sum by a number of x stands.
+  // The place of a warp's sum by a number of x.
   __device__ static int place(int key, int value) { return key * kWidth + (value ^ key / 2 % 4 * 8); }
 
   template <int kTiles>
@@ -164,10 +164,10 @@ class TensorWork {
     if constexpr (kBack) add_by_edges<kTiles>(query);
   }
 
-  // Where the numbers of a head of this row stand in the atom's part of an array (E, H, 32).
+  // The offset of a head of this row in the atom's part of an array (E, H, 32).
   __device__ int row_of(int query, int head) const { return (query * heads_ + head) * kWidth; }
 
-  // The products of the rows with those of all keys.
+  // The products of the rows with all keys.
   template <int kTiles>
   __device__ void products(const float* array, int query, int head, Scores<kTiles>& to) const {
     float rows[kEights][4];
@@ -184,7 +184,7 @@ class TensorWork {
     multiply(to, rows, by_rows_);
   }
 
-  // c = A B of eight columns each, where A lies in registers as products leave it.
+  // c = A B of eight columns each, with A in registers in the layout of products.
   template <int kColumns, int kDepth>
   __device__ static void multiply(float (&c)[kColumns][4], const float (&rows)[kDepth][4], const uint4* b) {
     float small[kColumns][4] = {};
@@ -219,8 +219,8 @@ class TensorWork {
     return {s, j.x * l.x + j.y * l.y + j.z * l.z, j.w * l.w};
   }
 
-  // f(row, tile, number, pair) of all scores. What belongs to pairs is made again each time: there are no
-  // registers for it.
+  // Calls f(row, tile, number, pair) for all scores. Pair data is recomputed each time: registers do not
+  // suffice for it.
   template <int kTiles, class F>
   __device__ void for_scores(int query, const Scores<kTiles>& s, const F& f) const {
     asm volatile("" ::: "memory");
@@ -235,10 +235,10 @@ class TensorWork {
       }
   }
 
-  // e^x, where x is not above 0: to 1e-7 of the largest share.
+  // e^x for x <= 0: to 1e-7 of the largest share.
   __device__ static float share(float x) { return power_of_two(1.44269504f * x); }  // 1 / ln 2
 
-  // e = exp(z - top), and its sums; without gradients e m.
+  // e = exp(z - top) and its sums; without gradients, e m.
   template <int kTiles, class T>
   __device__ void shares(int query, const Scores<kTiles>& s, const T& t, Scores<kTiles>& e,
                          Row (&rows)[2]) const {
@@ -266,7 +266,7 @@ class TensorWork {
     }
   }
 
-  // Puts gradients in the place of scores, and adds those by c and a to the heads' before.
+  // Replaces scores by gradients, and adds those by c and a to the previous heads'.
   template <int kTiles>
   __device__ void gradients(int query, Scores<kTiles>& s, Scores<kTiles>& t, const Scores<kTiles>& e,
                             const Row (&rows)[2]) const {
@@ -293,7 +293,7 @@ class TensorWork {
     }
   }
 
-  // The scores' product with x, to a head of the rows.
+  // Writes the scores' product with x to a head of the rows.
   template <int kTiles>
   __device__ void to_rows(const Scores<kTiles>& scores, int query, int head, const Row (&rows)[2]) const {
     float sums[kEights][4];
@@ -309,7 +309,7 @@ class TensorWork {
     }
   }
 
-  // Where two scores of a lane stand in the warp's own memory.
+  // The place of two scores of a lane in the warp's own memory.
   __device__ float2* kept(int kind, int h, int tile) const {
     return reinterpret_cast<float2*>(own_ + kind * kScores + (g() + 8 * h) * kRow + 8 * tile + 2 * t());
   }
@@ -321,8 +321,7 @@ class TensorWork {
       for (int h = 0; h < 2; ++h) *kept(kind, h, tile) = {scores[tile][2 * h], scores[tile][2 * h + 1]};
   }
 
-  // Adds the products of the transposed rows of q and G with the scores that are kept, of eight queries at
-  // once.
+  // Adds the products of the transposed rows of q and G with the stored scores, of eight queries at once.
   template <int kTiles>
   __device__ void add_by_x(int query, int head, SumsByX<kTiles>& by_x) const {
     float next[2][4];
@@ -350,7 +349,7 @@ class TensorWork {
       }
     }
   }
-  // Of eight queries the numbers of q or G, 16 in the rows of a product.
+  // For eight queries, the numbers of q or G, 16 in the rows of a product.
   __device__ void transposed(int step, int query, int head, float (&to)[2][4]) const {
     const int j = query + step % 2 * 8 + t();
     const float* const from = (step < 2 ? q_ : grad_) + row_of(j, head) + g();
@@ -361,7 +360,7 @@ class TensorWork {
         to[m][k] = j + k / 2 * 4 < n_ ? __ldg(from + k / 2 * 4 * heads_ * kWidth + 16 * m + k % 2 * 8) : 0.0f;
   }
 
-  // Adds what the queries and the keys have of the gradients by c and a.
+  // Adds the queries' and the keys' part of the gradients by c and a.
   template <int kTiles>
   __device__ void add_by_edges(int query) const {
     float4* const by_edge = reinterpret_cast<float4*>(own_ + kByEdge);
@@ -398,7 +397,7 @@ class TensorWork {
     to.x += sums[0], to.y += sums[1], to.z += sums[2], to.w += sums[3];
   }
 
-  // The sums of all warps.
+  // Writes the sums over all warps.
   __device__ void write(int warps) const {
     const float* const all = reinterpret_cast<const float*>(edges_ + kEdges);
     for (int at = threadIdx.x; at < n_ * kWidth; at += blockDim.x) {

@@ -15,7 +15,7 @@
 
 namespace mdops {
 
-// The kernels for a call, and what they ask of its arrays.
+// The kernels for a call, and their requirements for its arrays.
 struct NetKernel {
   enum Kind { cluster, chain, block, wide, medium, small, none } kind;
   int tile_rows, input_parts, output_parts;
@@ -31,10 +31,10 @@ using MediumTile = Tile<Parts, 4, 2, 1, 2, 5, 2, 3>;  // 128 x 80, for chips wit
 template <int Parts>
 using SmallTile = Tile<Parts, 1, 1, 8, 1, 5, 8, 3>;  // 16 x 40, the depth shared by 8 warps
 
-// The most rows of a tile, and for each multiprocessor of a chunk that is in memory at a time.
+// The most rows of a tile, and per multiprocessor of a chunk in memory.
 constexpr int kMostTileRows = 128, kChunkRows = 4 * kMostTileRows;
 
-// Rows that are in memory at a time: whole rounds of tiles on the multiprocessors.
+// Rows in memory at a time: whole rounds of tiles on the multiprocessors.
 inline int rows_at_once(const NetKernel& kernel, const GpuLimits& limits) {
   return kChunkRows / kernel.tile_rows * kernel.tile_rows * limits.multiprocessors;
 }
@@ -50,8 +50,8 @@ NetKernel net_kernel_of(NetKernel::Kind kind, const GpuNetShape& net) {
   return {kind, T::kRows, 0, (net.cols(net.layers - 1) + T::kCols - 1) / T::kCols};
 }
 
-// Whether a library has a kind of chain, or of block: one that is rebuilt for a model has those that take
-// that model.
+// Whether a library includes a kind of chain or block: one that is rebuilt for a model has only those that
+// take that model.
 template <class Kind>
 constexpr bool is_built(const Kind& kind) {
 #ifdef MDOPS_MODEL_NEURONS
@@ -62,7 +62,7 @@ constexpr bool is_built(const Kind& kind) {
 #endif
 }
 
-// f<kind>() for the chain of so many rows a block for the net, if there is one.
+// Calls f<kind>() for the net's chain with `rows` rows a block, if there is one.
 template <int Kind = 0, class F>
 void with_chain(const GpuNetShape& net, int rows, const F& f) {
   if constexpr (Kind < kChains) {
@@ -72,7 +72,7 @@ void with_chain(const GpuNetShape& net, int rows, const F& f) {
   }
 }
 
-// f<kind>() for the block of so many rows for the net, if there is one.
+// Calls f<kind>() for the net's block with `rows` rows, if there is one.
 template <int Kind = 0, class F>
 void with_block(const GpuNetShape& net, int rows, const F& f) {
   if constexpr (Kind < kBlocks) {
@@ -82,9 +82,9 @@ void with_block(const GpuNetShape& net, int rows, const F& f) {
   }
 }
 
-// For tests, the rows of a block, whatever takes the least time; 0: none named. MDOPS_CHAIN_ROWS: of the
-// chain. MDOPS_BLOCK_ROWS: of the block by mma.sync, whatever else there is; of a number that no block has, a
-// kernel a product.
+// For tests, the rows of a block, even if slower; 0: not set. MDOPS_CHAIN_ROWS: for the chain.
+// MDOPS_BLOCK_ROWS: for the block by mma.sync, even if the chain is available; a number that no block has: a
+// kernel per product.
 inline int named_rows(const char* variable) {
   const char* const wanted = std::getenv(variable);
   return wanted ? std::atoi(wanted) : 0;
@@ -96,8 +96,8 @@ inline int block_rows() {
   return named_rows("MDOPS_BLOCK_ROWS");
 }
 
-// The kind of chain with which so many rows take the least time; kChains if the chip has not the instructions
-// of the chain, this library no code for them, or no kernel takes the net.
+// The kind of chain that takes the least time for `rows` rows; kChains if the chip lacks the instructions of
+// the chain, this library has no code for them, or no kernel takes the net.
 inline int choose_chain(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
   int best = kChains;
 #ifdef MDOPS_HOPPER
@@ -114,7 +114,7 @@ inline int choose_chain(const GpuNetShape& net, int64_t rows, const GpuLimits& l
   return static_cast<void>(net), static_cast<void>(rows), static_cast<void>(limits), best;
 }
 
-// The kind of block with which so many rows take the least time; kBlocks if none takes the net, or fits.
+// The kind of block that takes the least time for `rows` rows; kBlocks if none takes the net, or fits.
 inline int choose_block(const GpuNetShape& net, int parts, int64_t rows, const GpuLimits& limits) {
   int best = kBlocks;
   const int wanted = block_rows();
@@ -137,14 +137,14 @@ inline bool has_cluster(const GpuNetShape& net, int parts, const GpuLimits& limi
 #endif
 }
 
-// Up to so many rows for each multiprocessor clusters are quicker than any other kernel.
+// Up to this many rows per multiprocessor, clusters are the fastest kernel.
 constexpr int kFewRows = 3;
-// Up to so many, a kernel a product is quicker than one block of many (240 x 3 on an H100: 176 and 214 us
+// Up to this many, a kernel per product is faster than one block of many (240 x 3 on an H100: 176 and 214 us
 // with 1,536 rows, 317 and 219 with 3,072).
 constexpr int kFewRowsOfBlocks = 14;
 
-// By the device: clusters for few rows; then the chain; then, for more than a few rows, the block by
-// mma.sync; then the largest tiles that its shared memory holds (the smallest shares its depth among warps).
+// By device: clusters for few rows; then the chain; then, for more than a few rows, the block by mma.sync;
+// then the largest tiles that fit its shared memory (the smallest splits its depth among warps).
 template <int Parts>
 NetKernel choose_net_kernel(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
   const int64_t tiles = blocks_for(rows, kMostTileRows);
@@ -166,8 +166,8 @@ NetKernel choose_net_kernel(const GpuNetShape& net, int64_t rows, const GpuLimit
   return {NetKernel::none, 1, 0, 1};
 }
 
-// Packs a net, weights (inputs, neurons) of all hidden layers: those of the first have `inputs` rows,
-// net.inputs if nobody says else. `layers` end with the output layer.
+// Packs a net from weights (inputs, neurons) of all hidden layers: the first has `inputs` rows, by default
+// net.inputs. `layers` end with the output layer.
 template <int Parts>
 class NetPacker {
  public:
@@ -190,7 +190,7 @@ class NetPacker {
     }
   }
 
-  // For a call of one kernel, with this net alone: no more than it reads.
+  // For a call of one kernel with only this net: no more than it reads.
   void pack_for(const NetKernel& kernel, const AloneNet& alone) {
     args_.alone = alone;
     if (kernel.kind != NetKernel::chain) return fragments();
@@ -216,7 +216,7 @@ class NetPacker {
     gpu_.launch(units_kernel<Parts>, count, kPackThreads, 0, args_, kChainKinds[kind], args_.to.units[kind]);
   }
 
-  // Whether a kind before it has the same units.
+  // Whether an earlier kind has the same units.
   bool is_earlier(int kind) const {
     bool earlier = false;
     for (int other = 0; other < kind; ++other) earlier |= args_.to.units[other] == args_.to.units[kind];
@@ -227,7 +227,7 @@ class NetPacker {
   PackArgs args_;
 };
 
-// Memory of the net's own for a chunk of rows.
+// The net's scratch memory for a chunk of rows.
 struct NetMemory {
   float2* slopes;  // of the chain
   LayerRows layers[GpuNetShape::kMostLayers];
@@ -249,7 +249,8 @@ struct NetMemory {
   }
 };
 
-// The net for the first `tiles` tiles of its arrays. Its kernels are compiled once for all ops (gpu_net.h).
+// Runs the net for the first `tiles` tiles of its arrays. Its kernels are compiled once for all ops
+// (gpu_net.h).
 template <int Parts>
 void run_net(const Gpu& gpu, const NetArgs& args, const NetMemory& memory, int64_t tiles,
              NetKernel::Kind kind);

@@ -1,12 +1,12 @@
-// A net of dense layers on rows of numbers, and what is differentiated of it. With y = net(x),
+// A net of dense layers on rows of numbers, and its derivatives. With y = net(x),
 //
 //   value     y
 //   tangent   dy = (dy/dx) u, along a direction u of x
 //   gradients of  L = <a, y> + <b, dy>  by x, and by the weights, biases and timesteps,
 //
 // which is the gradient of y (b = 0), the second derivative that a loss on gradients needs (a = 0), or both
-// in one pass. A layer is z = x W + b, y = t f(z) + r, with r of a residual layer x or [x, x]. Down the
-// layers, with Y and D the gradients of L by y and dy:
+// in one pass. A layer is z = x W + b, y = t f(z) + r, with r = x or [x, x] in residual layers. Backward,
+// with Y and D the gradients of L by y and dy:
 //
 //   D' = t f' D,   Y' = t f' Y + t f'' dz D            by dz and z
 //   W: x^T Y' + dx^T D'    b: sum Y'    t: sum f' dz D + f Y    x: Y' W^T + (r)    dx: D' W^T + (r)
@@ -22,26 +22,27 @@ namespace mdops {
 
 constexpr int64_t kMlpGroup = 64;  // inputs of the first layer at once: they stay in cache with their weights
 constexpr int kMlpRows = 64, kMostMlpRows = 256;  // of a block on the CPU
-constexpr int kMlpTableEdge = 16;  // columns of a thread's sums are padded to whole vectors of any set
+constexpr int kMlpTableEdge =
+    16;  // columns of a thread's sums are padded to whole vectors of any instruction set
 
-// All layers, the linear output layer as the last of them.
+// All layers; the last one is the linear output layer.
 template <class T>
 struct MlpArgs {
   NetShape shape;
   DenseLayer<T> layers[kMaxLayers];
-  bool timed[kMaxLayers];  // whether the layer has timesteps, or ones in their place
+  bool timed[kMaxLayers];  // whether the layer has timesteps, else ones
   const T* x;              // (N, features)
   const Bf16Net* bf16;     // or null
 
-  // Of a block on the CPU. By bfloat16 units products are so quick that reading the weights is what takes
-  // time.
+  // Rows of a block on the CPU. With bfloat16 units products are so quick that reading the weights limits
+  // speed.
   int64_t rows_at_once() const { return bf16 ? kMostMlpRows : kMlpRows; }
   int last() const { return shape.layers - 1; }
   int64_t inputs(int n) const { return n ? shape.neurons[n - 1] : shape.features; }
   int64_t outputs() const { return shape.neurons[last()]; }
 };
 
-// What a call asks for; null where it does not.
+// What a call requests; null if not requested.
 template <class T>
 struct MlpTask {
   T* value;                // (N, outputs)
@@ -50,13 +51,13 @@ struct MlpTask {
   const T *direction, *b;  // (N, features), (N, outputs)
   T* tangent;              // (N, outputs), with a direction
   T* grad_x;               // (N, features)
-  bool past_caches;        // writes grad_x so, where that is worth it
+  bool past_caches;        // bypasses caches when writing grad_x, if worthwhile
   T* sums;                 // this thread's, MlpSums: the gradients by weights, biases and timesteps
 
   bool differentiates() const { return grad_x || sums; }
 };
 
-// Where a thread adds up the gradients of the layers: panels of (inputs, padded outputs), and vectors.
+// A thread's sums of the layers' gradients: panels of (inputs, padded outputs), and vectors.
 struct MlpSums {
   int64_t weight[kMaxLayers], bias[kMaxLayers], timestep[kMaxLayers], size = 0;
 
@@ -74,7 +75,7 @@ struct MlpSums {
   }
 };
 
-// The gradients of one layer, as the caller wants them.
+// The gradients of one layer, in the caller's layout.
 template <class T>
 struct MlpLayerGradients {
   T *weight, *bias, *timestep;

@@ -15,11 +15,11 @@ struct BlockArray {
 
   T* at(const LaneBlock& block) const { return base + block.lane * rows; }
   Panels<T> of(const LaneBlock& block) const { return {at(block), rows, block.lanes}; }
-  // The same where the block's atoms are the rows: a right factor of products over atoms.
+  // The same with the block's atoms as rows: a right factor of products over atoms.
   Panels<T> across(const LaneBlock& block) const { return {at(block), block.lanes, rows}; }
 };
 
-// Hands out the arrays of so many lanes.
+// Allocates the arrays of `lanes` lanes.
 template <class T>
 struct BlockArena {
   Arena arena;
@@ -29,8 +29,8 @@ struct BlockArena {
   int64_t size() const { return arena.used / static_cast<int64_t>(sizeof(T)); }
 };
 
-// What the passes of a net leave for others: the forward passes' arrays are saved, those of the tangents and
-// the adjoint last as long as the backward pass.
+// Results of a net's passes: the forward passes' arrays are saved, those of the tangents and the adjoint last
+// for the backward pass.
 template <class T>
 struct NetArrays {
   BlockArray<T> extra;                  // further inputs
@@ -52,11 +52,11 @@ struct NetArrays {
   }
 };
 
-// Memory that the passes of a block use for themselves.
+// Scratch memory of a block's passes.
 template <class T>
 struct NetMemory {
   T* work;            // a group of features
-  T* z;               // a layer before what it leaves is put across
+  T* z;               // a layer before its transposition
   T* dh[kMaxLayers];  // the tangents of h
   T* grad[2];         // the loss' gradient by y, of one layer and the one before it
   T* u;               // [atom]: the loss' gradient by the energies
@@ -106,7 +106,7 @@ struct NetPasses {
   Panels<T> layer(T* piece, int n) const { return {piece, net.neurons(n), block.lanes}; }
   Panels<T> z(int n) const { return {memory.z, padded<T>(net.neurons(n)), block.lanes}; }
 
-  // Puts a layer's z where products over atoms find it, and gives it back.
+  // Transposes a layer's z for products over atoms, and returns it.
   Panels<T> across(int n, const BlockArray<T>& to) const {
     clear_from(z(n), net.neurons(n));
     transpose(z(n), to.across(block));
@@ -119,7 +119,7 @@ struct NetPasses {
     for (int64_t row = 0; row < net.neurons(n); ++row) h[n].each([&](auto place) { work(row, place); });
   }
 
-  // out = timestep * in, of a layer.
+  // out = timestep * in, for a layer.
   void times_timestep(int n, const Panels<T>& in, const Panels<T>& out) const {
     each_vector(n, [&](int64_t row, auto place) {
       store(place.in(out, row), net.layers[n].timestep[row] * vector_at(place.in(in, row)));
@@ -142,8 +142,8 @@ inline void net_pass_forward(const NetPasses<T>& p, const Source& source, const 
   });
 }
 
-// The gradients of the energies by the layers, and by the features: to(group, before) is where those go, and
-// use(group, before, gradient) is called with them.
+// The gradients of the energies by the layers, and by the features: to(group, before) says where those go,
+// and use(group, before, gradient) is called with them.
 template <class T, class Source, class To, class Use>
 inline void net_pass_backward(const NetPasses<T>& p, const Source& source, const To& to, const Use& use) {
   output_gradient(p.net, p.scale, p.grad_y[p.net.last()]);
@@ -158,7 +158,7 @@ inline void net_pass_backward(const NetPasses<T>& p, const Source& source, const
   first_backward(p.net, source, p.z(0), to, use);
 }
 
-// The tangents of the layers along those of the features, which form(group, out) makes.
+// The layers' tangents along those of the features, which form(group, out) makes.
 template <class T, class Source, class Form>
 inline void net_pass_tangent(const NetPasses<T>& p, const Source& source, const Form& form) {
   const LayerPanels<T> dy = p.of_all(p.arrays.dy),
@@ -215,7 +215,8 @@ inline void adjoint_output(const NetPasses<T>& p, const Panels<T>& grad, T* grad
 }
 
 // The gradients of the loss: by the layers' products, by the features (use(group, before, gradient)), and by
-// the biases, timesteps and output layer in `vectors`, which are added to what is there. memory.u is zero in
+// the biases, timesteps and output layer, which are added to `vectors`. memory.u is zero in lanes without
+// atoms.
 // lanes that are no atoms.
 template <class T, class Source, class Use>
 inline void net_pass_adjoint(const NetPasses<T>& p, const Source& source, const NetVectors& at, T* vectors,

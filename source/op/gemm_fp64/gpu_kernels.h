@@ -1,19 +1,18 @@
-// Products in float64 by the tensor cores, as many blocks as the GPU holds at once, each with one tile after
-// the other: what the next tile needs is under way before the last one is done.
+// Products in float64 by the tensor cores, with as many blocks as the GPU holds at once, each for one tile
+// after another: the next tile's data is loaded before the last one ends.
 //
 //   shared memory, a stage being 16 of the depth
-//     A     rows of 16 numbers: piece c of two numbers stands at place c ^ 4 (row % 2)
+//     A     rows of 16 numbers: piece c of two numbers is at place c ^ 4 (row % 2)
 //     B     transposed: columns of 16 numbers, like A's rows; else 16 rows of all columns, 2 mod 8 apart
 //
 //   Lane l = 4 g + t of a warp takes numbers 2 t and 2 t + 1 of each 8 of the depth for the t-th and the (t +
-//   4)-th of an instruction, of rows g and g + 8 and column g of each 16 x 8: which number is which does not
-//   matter to a sum. So it reads two numbers at once, and no two lanes of those that read together meet in a
-//   bank.
+//   4)-th of an instruction, of rows g and g + 8 and column g of each 16 x 8: the order does
+//   not matter to a sum. So it reads two numbers at once, without bank conflicts.
 //
-// Two blocks share a multiprocessor: while one waits for its threads, for copies, or writes, the other has
-// its tensor cores. A tile of m x n asks L2 for 8 (m + n) / (m n) bytes for each number that is multiplied,
-// 128 of them a cycle: 21 bytes a cycle of 128 x 80, where L2 gives some 25. The last rows go in low tiles,
-// of a unit of rows a warp, so that all multiprocessors end at about the same time.
+// Two blocks share a multiprocessor: while one waits for its threads or copies, or writes, the other uses the
+// tensor cores. A tile of m x n reads 8 (m + n) / (m n) bytes from L2 per product, 128 of them a cycle: 21
+// bytes a cycle for 128 x 80, and L2 can give some 25. The last rows are in low tiles, with a unit of rows
+// per warp, so that all multiprocessors end at about the same time.
 #pragma once
 
 #include "common/gpu_copy.h"
@@ -25,33 +24,33 @@ namespace mdops::gpu_gemm_fp64 {
 
 constexpr int kStageDepth = 16;
 
-// A block's warps along rows and columns, each one's units of 16 x 8, stages under way, blocks that share a
+// A block's warps along rows and columns, each warp's units of 16 x 8, stages in flight, blocks that share a
 // multiprocessor.
 template <int RowWarps, int ColWarps, int RowUnits, int ColUnits, int Stages, int Blocks>
 struct ProductTile {
   static constexpr int kRowWarps = RowWarps, kColWarps = ColWarps, kRowUnits = RowUnits, kColUnits = ColUnits;
   static constexpr int kStages = Stages, kBlocks = Blocks, kThreads = kWarp * RowWarps * ColWarps;
   static constexpr int kLow = 16 * RowWarps, kRows = kLow * RowUnits, kCols = 8 * ColWarps * ColUnits;
-  static constexpr int kBApart = kCols + 2;  // where B is not transposed
+  static constexpr int kBApart = kCols + 2;  // if B is not transposed
   static constexpr int kA = kRows * kStageDepth, kB = kStageDepth * kBApart, kStage = kA + kB;
   static constexpr int kBytes = 8 * Stages * kStage;
 };
 
 struct KernelArgs : GemmFp64Args {
   MomentRows moments;
-  int high_rows = 0;  // in tiles of full height, whole tiles; the others in low ones
+  int high_rows = 0;  // in tiles of full height, whole tiles; the rest in low ones
 };
 
 constexpr int kNoNet = -1, kEnd = -2;
 
-// Rows begin .. end - 1 of one net in the tile that has `first` as its first row, and `col0` as its first
-// column, and is low or not; net kEnd: there is no more.
+// Rows begin .. end - 1 of one net in the tile with first row `first` and first column `col0`, low or not;
+// net kEnd: no more.
 struct Segment {
   int first, begin, end, col0, net, low;
 };
 
-// One after the other of those that are this block's. One warp asks, and tells the others. `ToMoments`: rows
-// of no net count, too.
+// This block's segments in order. One warp finds them, and tells the others. `ToMoments`: rows of no net
+// count, too.
 template <class T, bool ToMoments>
 class Segments {
  public:
@@ -81,7 +80,7 @@ class Segments {
         of.col0 = of_kind % across_ * T::kCols;
         last = min(of.first + height, static_cast<int>(p.rows));
       }
-      // A lane looks at four rows.
+      // Each lane checks four rows.
       static_assert(T::kRows <= 4 * kWarp);
       const int row = of.first + 4 * lane_index(), own = row < last ? net_of(p, row) : kEnd;
       const int lane = (of.end - of.first) / 4;
@@ -111,7 +110,7 @@ class Segments {
   int across_, high_, tiles_, tile_, last_;
 };
 
-// What a block knows of its segments, in shared memory: those that are under way, and the next.
+// A block's segments in shared memory: those in flight, and the next.
 template <class T, bool ToMoments>
 struct Work {
   static constexpr int kMost = T::kStages + 2;
@@ -121,8 +120,8 @@ struct Work {
   static __device__ __forceinline__ int after(int item) { return item + 1 == kMost ? 0 : item + 1; }
 };
 
-// Brings stage after stage to shared memory, ahead of what is multiplied; between two calls the block waits
-// for all its threads. `Two`: depth and columns are even, and numbers come in pairs.
+// Copies stages to shared memory, ahead of the products; between two calls the block waits for all its
+// threads. `Two`: depth and columns are even, and numbers come in pairs.
 template <class T, bool Transposed, bool Two, class Work>
 class Fetch {
  public:
@@ -132,7 +131,7 @@ class Fetch {
   __device__ __forceinline__ void next() {
     const Segment& of = work_.at[item_];
     thread_ = threadIdx.x;
-    asm volatile("" : "+r"(thread_));  // what is found from it costs less than registers that keep it
+    asm volatile("" : "+r"(thread_));  // recomputing from it costs less than registers
     if (of.net != kEnd) {
       if (k0_ == 0) begin(of);
       double* const to = shared_ + slot_ * T::kStage;
@@ -166,7 +165,7 @@ class Fetch {
          (Transposed ? static_cast<int64_t>(of.col0) * p_.depth : of.col0);
   }
 
-  // Lines of the depth, of which lines lo .. hi - 1 are there; nobody asks what the others multiply to.
+  // Copies lines of the depth, of which lines lo .. hi - 1 exist; products with the others are unused.
   template <int Lines>
   __device__ __forceinline__ void copy_lines(const double* from, int lo, int hi, int left, double* to) const {
     const int k = thread_ % kPieces * kSize;
@@ -204,7 +203,7 @@ class Fetch {
   int k0_ = 0, slot_ = 0, item_ = 0, thread_ = 0;
 };
 
-// Of so many units of rows a warp.
+// With RowUnits units of rows per warp.
 template <class T, bool Transposed, int RowUnits>
 __device__ __forceinline__ void multiply_stage(const double* shared,
                                                double (&sum)[T::kRowUnits][T::kColUnits][4]) {
@@ -237,7 +236,7 @@ __device__ __forceinline__ void multiply_stage(const double* shared,
   }
 }
 
-// `ToMoments`: of transposed matrices.
+// `ToMoments`: with transposed matrices.
 template <class T, bool Transposed, bool Two, bool ToMoments>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks) product_kernel(KernelArgs p) {
   using OwnWork = Work<T, ToMoments>;
@@ -260,7 +259,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) product_kernel(Kernel
     const bool low = work.at[item].low;
     for (int k0 = 0; k0 < p.depth; k0 += kStageDepth) {
       wait_for_copies<T::kStages - 2>();
-      __syncthreads();  // this stage has come for all, and the one before is done with
+      __syncthreads();  // all copies of this stage are complete, and the one before is no longer needed
       ahead.next();
       if (low)
         multiply_stage<T, Transposed, 1>(shared + slot * T::kStage, sum);
@@ -301,7 +300,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) product_kernel(Kernel
   wait_for_copies<0>();
 }
 
-// 128 x 80; with fewer stages where a GPU has less shared memory.
+// 128 x 80; with fewer stages if a GPU has less shared memory.
 template <int Stages>
 using TileOf = ProductTile<2, 2, 4, 5, Stages, 2>;
 using Tile = TileOf<4>;
