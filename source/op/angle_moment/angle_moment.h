@@ -3,9 +3,9 @@
 //
 //   A_tu[piece][k] = sum over j of type t and l of type u with theta_jl on the piece of  theta_jl x_jl^k
 //
-// R are x, y and z of the normalised row of the environment matrix, x the place on the piece, from 0 to 1,
-// and t <= u. A pair (j, l) of one type counts twice and j with itself once; of two types each pair counts
-// once. Gated moments have w_j w_l theta x^k, w being the switch.
+// R are x, y and z of the normalised row of the environment matrix, x the position on the piece, from 0 to
+// 1, and t <= u. A pair (j, l) of one type counts twice and j with itself once; of two types each pair counts
+// once. Gated moments have w_j w_l theta x^k, w is the switch.
 #pragma once
 
 #include <cmath>

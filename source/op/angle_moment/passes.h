@@ -366,7 +366,7 @@ inline void backward(const AngleArgs<T>& args, const Memory<T>& memory, const T*
 
 constexpr int kTile = 32;  // pieces whose table stays in the L1 cache for all atoms of the block
 
-// Calls work(k, first, last) for tiles of the pieces that the atoms k of a block reach.
+// Calls work(k, first, last) for tiles of the pieces that atoms k of a block reach.
 template <class T, class Work>
 inline void for_tiles(const AngleArgs<T>& args, const int* reached, int atoms, const Work& work) {
   int most = 0;

@@ -1,12 +1,12 @@
-// Attention without tensor cores: every dtype, width and derivative. A block has 16 rows of a sequence and
-// one head, which it keeps, and goes through the sequence in tiles of 16:
+// Attention without tensor cores: every dtype, width and derivative. A block keeps 16 rows of one head of
+// a sequence, and loops over the sequence in tiles of 16:
 //
-//   thread (r, c) of 16 x 16     the pair of own row r and other row c: its products over the width, which
-//                                comes through shared memory 32 columns at a time, and its coefficients
-//   then, of own row r           columns c, c + 16, ... of what is summed over the other rows
+//   thread (r, c) of 16 x 16     the pair of own row r and other row c: its products over the width, in
+//                                shared memory 32 columns at a time, and its coefficients
+//   then, of own row r           columns c, c + 16, ... of sums over the other rows
 //
-// Own rows are queries or, for the gradients of k and v, keys. Sums are in one order: the same bits in every
-// run.
+// Own rows are queries or, for the gradients of k and v, keys. Sums have a fixed order: the same bits in
+// every run.
 #pragma once
 
 #include "attention/gpu_args.h"

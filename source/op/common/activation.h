@@ -1,5 +1,5 @@
 // The activation functions of DeePMD-kit's nets with their derivatives, in code that vectorises. Clamps are
-// written so that what is not a number stays so: `x > limit ? limit : x`.
+// written so that NaN stays NaN: `x > limit ? limit : x`.
 #pragma once
 
 #include <cmath>

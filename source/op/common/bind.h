@@ -1,16 +1,16 @@
-// From an op's schema to its function. The ops of a family are a template over the device (ops.h), which
-// checks their arguments at entry and makes their results; what a device does are overloads on the call of an
-// op, `Op` in cpu.cpp and `CudaOp` in cuda.cu. A function takes the call, arguments of its own, and then
-// those that several ops share, of which `arguments` makes what kernels get, where the function has a place
-// for it:
+// Binds an op's schema to its function. The ops of a family are a template over the device (ops.h), which
+// checks their arguments and allocates their results; each device's code is overloads on the op's call, `Op`
+// in cpu.cpp and `CudaOp` in cuda.cu. A function takes the call, its own arguments, and then those that
+// several ops share. From these `arguments` makes the kernels' arguments, if the function has a parameter for
+// them:
 //
 //   static XArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& y, double cutoff);
 //   static Tensor x_backward(Checked<Device>& in, XArgs<T>& a, const Tensor& grad);
 //
 //   MDOPS_IMPLEMENT_FLOATS(XOps, x_backward)  // in XOps<Device, T>: x_backward(grad, x, y, cutoff)
 //
-// T is the type of the op's first tensor. Where no tensor tells a type, XOps is a template over the device
-// alone, and has MDOPS_IMPLEMENT. For a parameter that is a struct with a list `Parts` of types, the op takes
+// T is the type of the op's first tensor. If no tensor determines it, XOps is a template over the device
+// only, and uses MDOPS_IMPLEMENT. For a parameter that is a struct with a list `Parts` of types, the op takes
 // an argument of each of these.
 #pragma once
 

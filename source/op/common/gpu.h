@@ -1,5 +1,5 @@
-// A GPU as the kernels of one call see it: its stream, what it has, and launching with errors caught. Nothing
-// here knows PyTorch.
+// A GPU for the kernels of one call: its stream, its limits, and launches with error checks. Nothing here
+// uses PyTorch.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -54,7 +54,7 @@ struct Symmetric {
              v[0] * w[4] + v[5] * w[3] + v[4] * w[2], v[0] * w[5] + v[5] * w[1] + v[4] * w[3]}};
   }
 
-  // out += factor x, of a row x of three.
+  // out += factor x, for a row x of three.
   MDOPS_HD void add_product(const double* x, double factor, double* out) const {
     out[0] += factor * (v[0] * x[0] + v[5] * x[1] + v[4] * x[2]);
     out[1] += factor * (v[5] * x[0] + v[1] * x[1] + v[3] * x[2]);
@@ -62,9 +62,8 @@ struct Symmetric {
   }
 };
 
-// exp(x) and (exp(x) - 1) / x, what the linear equations of motion become over a time. Strains of a step are
-// small: where all entries are below a half the series is exact to rounding, and beyond the answer is not a
-// number.
+// exp(x) and (exp(x) - 1) / x, which integrate linear equations of motion. Strains of a step are small: if
+// all entries are below a half the series is exact to rounding, else the result is NaN.
 struct Exponential {
   Symmetric whole, mean;
 
@@ -93,7 +92,7 @@ MDOPS_HD double volume_of(const double* cell) {
   return std::fabs(adjugate(cell, ignored));
 }
 
-// How a cell h has strained since the neighbour list was made in the cell h0: x0 -> x0 (1 + D), D = h0^-1 (h
+// The strain of a cell h since the neighbour list was made in the cell h0: x0 -> x0 (1 + D), D = h0^-1 (h
 // - h0).
 struct Strain {
   double d[9];
@@ -109,7 +108,7 @@ struct Strain {
       }
   }
 
-  // The squared distance of an atom from where the strain would have brought it.
+  // The squared distance of an atom from its strained position.
   MDOPS_HD double moved2(const double* x, const double* x0) const {
     double sum = 0;
     for (int j = 0; j < 3; ++j) {
@@ -131,8 +130,8 @@ struct Strain {
   }
 };
 
-// The numbers of a system that its atoms are moved by in a step: the matrices of p -> p A + F B over half a
-// step and x -> x C + (p/m) E over a step, and the factor that the thermostats have for p at first.
+// A system's numbers that move its atoms in a step: the matrices of p -> p A + F B over half a step and
+// x -> x C + (p/m) E over a step, and the thermostats' initial factor of p.
 struct Moves {
   static constexpr int kCount = 25;
   const double* from;
@@ -153,7 +152,7 @@ struct Moves {
   }
 };
 
-// The first half of a step of atoms in a cell that moves.
+// The first half of a step of atoms in a moving cell.
 struct CellFirstHalf {
   const double *positions, *momenta, *forces, *inverse_mass, *moves;
   double *new_positions, *new_momenta;
@@ -167,7 +166,7 @@ struct CellFirstHalf {
   }
 };
 
-// Measures of atoms in a cell that moves, with sum p p^T/m in place of the kinetic energy.
+// Measures of atoms in a moving cell, with sum p p^T/m in place of the kinetic energy.
 struct CellMeasures {
   Measures of_atoms;
   Symmetric flow;
@@ -182,7 +181,7 @@ struct CellMeasures {
   MDOPS_HD void spoil() { flow = Symmetric::diagonal(NAN); }
 };
 
-// The second half of a step of atoms in a cell that moves.
+// The second half of a step of atoms in a moving cell.
 template <class Real>
 struct CellSecondHalf {
   using Measured = CellMeasures;
@@ -193,7 +192,7 @@ struct CellSecondHalf {
 
   MDOPS_HD void spoil(int64_t i) const { atoms.spoil(i); }
 
-  // A kick of atom i; for nothing if it has no system.
+  // A kick of atom i; discarded if it has no system.
   MDOPS_HD CellMeasures kick(int64_t i) const {
     const int64_t system = batch[i] < 0 || batch[i] >= systems ? 0 : batch[i];
     double* p = atoms.new_momenta + 3 * i;

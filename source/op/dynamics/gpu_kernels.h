@@ -1,5 +1,5 @@
-// The kernels of the halves of a time step. `Start` is
-// what a system with a cell of its own begins a step with, `Finish` ends it (args.h, cell_args.h).
+// The kernels of the halves of a time step. `Start` begins a step of a system with its own cell, `Finish`
+// ends it (args.h, cell_args.h).
 #pragma once
 
 #include "common/early.h"
@@ -10,8 +10,8 @@
 namespace mdops::gpu_dynamics {
 
 constexpr int kThreads = 256;
-constexpr int kFewParts = 64;                      // of a system, that one warp sums
-constexpr int kFewAtoms = 1024, kFewSystems = 16;  // that one block ends the step of
+constexpr int kFewParts = 64;                      // of a system, summed by one warp
+constexpr int kFewAtoms = 1024, kFewSystems = 16;  // whose step one block ends
 
 // The first atom of the sorted `batch` whose system is not below `system`.
 __device__ inline int32_t first_atom(const int32_t* batch, int32_t atoms, int32_t system) {
@@ -26,14 +26,13 @@ __device__ inline int32_t first_atom(const int32_t* batch, int32_t atoms, int32_
   return low;
 }
 
-// The system of an atom; -1 if that is none, or less than the atom's before.
+// The system of an atom; -1 if invalid, or below that of the atom before.
 __device__ __forceinline__ int32_t system_of(const int32_t* batch, int32_t i, int32_t systems) {
   const int32_t s = batch[i], before = i > 0 ? batch[i - 1] : 0;
   return s >= before && s >= 0 && s < systems ? s : -1;
 }
 
-// Half a step of the chain of atom i's system, and its move. The first of the system's atoms stores the
-// chain.
+// Half a step of the chain of atom i's system, and the atom's move. The system's first atom stores the chain.
 template <int Links>
 __device__ __forceinline__ void move_atom(const FirstHalfArgs& a, const Thermostats<Links>& bath, int32_t i) {
   const SortedAtoms& of = a.sorted;
@@ -43,7 +42,7 @@ __device__ __forceinline__ void move_atom(const FirstHalfArgs& a, const Thermost
   a.move(i, factor);
 }
 
-// The chain of a system without atoms stays.
+// Keeps the chain of a system without atoms.
 template <int Links>
 __device__ __forceinline__ void keep_if_empty(const FirstHalfArgs& a, const Thermostats<Links>& bath,
                                               int32_t s) {
@@ -52,9 +51,8 @@ __device__ __forceinline__ void keep_if_empty(const FirstHalfArgs& a, const Ther
   if (first >= of.atoms || of.batch[first] != s) bath.keep(s);
 }
 
-// A thread an atom. Each thread moves the chain of its system: that takes no longer than waiting for one that
-// does it for all. Threads also look for systems without
-// atoms.
+// A thread per atom. Each thread moves the chain of its system: no slower than waiting for one thread to do
+// it for all. Threads also look for systems without atoms.
 template <int Links>
 __global__ void first_half(FirstHalfArgs a, Thermostats<Links> bath) {
   follow_kernels();
@@ -64,7 +62,7 @@ __global__ void first_half(FirstHalfArgs a, Thermostats<Links> bath) {
   if (thread < of.atoms) move_atom(a, bath, static_cast<int32_t>(thread));
 }
 
-// A warp a system, of which two threads move the chains of its atoms and of its cell.
+// A warp per system: two of its threads move the chains of its atoms and of its cell.
 template <class Start>
 __global__ void start_cells(Start start, const int32_t* batch, int32_t atoms) {
   follow_kernels();
@@ -107,8 +105,8 @@ __device__ inline CellMeasures warp_sum(CellMeasures m) {
   return m;
 }
 
-// A warp measures a window of 32 atoms. What it measures of the part of system s in window w goes to
-// parts[s + w]: both rise along the atoms, so no two of them share a place.
+// A warp measures a window of 32 atoms. The measures of system s in window w go to parts[s + w]: both
+// increase along the atoms, so the places are distinct.
 template <class Half>
 __device__ __forceinline__ void measure_window(const Half& half, const int32_t* batch, int32_t atoms,
                                                int32_t systems, int64_t window,
@@ -149,7 +147,7 @@ struct AtomsOf {
         end(systems == 1 ? atoms : first_atom(batch, atoms, s + 1)) {}
 };
 
-// A thread's share of a system's measures, as one of so many threads.
+// Sums this thread's share of a system's measures, for `threads` threads.
 template <class Measured>
 __device__ __forceinline__ Measured share_of_parts(const Measured* parts, const int32_t* batch, int32_t atoms,
                                                    int32_t s, const AtomsOf& of, int thread, int threads) {
@@ -157,7 +155,7 @@ __device__ __forceinline__ Measured share_of_parts(const Measured* parts, const 
   if (of.first < of.end)
     for (int32_t w = of.first / kWarp + thread; w <= (of.end - 1) / kWarp; w += threads) {
       const int32_t begin = w * kWarp, last = begin < atoms - kWarp ? begin + kWarp - 1 : atoms - 1;
-      // Otherwise `batch` is not sorted, and nothing was measured for this place.
+      // Else `batch` is not sorted, and this place has no measures.
       const bool measured = batch[begin] <= s && s <= batch[last];
       if (measured) sum.add(parts[static_cast<int64_t>(s) + w]);
       if (!measured) sum.spoil();
@@ -165,7 +163,7 @@ __device__ __forceinline__ Measured share_of_parts(const Measured* parts, const 
   return sum;
 }
 
-// The end of a system's step, from its measures.
+// Ends a system's step, from its measures.
 template <class Measured, class Finish>
 __device__ __forceinline__ void finish_system(const Finish& finish, const int32_t* batch, int32_t s,
                                               const AtomsOf& of, int thread, Measured sum) {
@@ -174,7 +172,7 @@ __device__ __forceinline__ void finish_system(const Finish& finish, const int32_
   finish.set(thread, s, sum, of.first < of.end);
 }
 
-// A block a system: its measures, and its chains.
+// A block per system: its measures, and its chains.
 template <class Measured, class Finish>
 __global__ void finish_systems(const Measured* parts, const int32_t* batch, int32_t atoms, int32_t systems,
                                Finish finish) {
@@ -193,8 +191,8 @@ __global__ void finish_systems(const Measured* parts, const int32_t* batch, int3
   finish_system(finish, batch, s, of, threadIdx.x, sum);
 }
 
-// The second half for few atoms, by a block of kThreads: a kernel less to wait for. `finish(s)` ends the step
-// of system s.
+// The second half for few atoms, by a block of kThreads: saves a kernel. `finish(s)` ends the step of system
+// s.
 template <class Half, class Finish>
 __device__ __forceinline__ void end_by_block(const Half& half, const int32_t* batch, int32_t atoms,
                                              int32_t systems, const Finish& finish) {
@@ -218,19 +216,19 @@ __global__ void __launch_bounds__(kThreads)
   end_by_block(half, batch, atoms, systems, [&](int32_t) -> const Finish& { return finish; });
 }
 
-// The end of a system's step, and the factor that its atoms' momenta begin the next one with: both of its
-// chain's moves one after the other in one thread. It has read the chain before the measures were there.
+// Ends a system's step, and computes its atoms' factor of momenta for the next one: one thread does both
+// moves of its chain. It reads the chain before the measures are there.
 template <int Links>
 struct FinishAndBegin {
   static constexpr int kThreads = 1;
   const Finish<Links>& finish;
   const Thermostats<Links>& bath;
   ReadChain<Links>& chain;
-  double* factors;  // of the systems
+  double* factors;  // per system
 
   __device__ __forceinline__ void set(int, int64_t system, const Measures& sum, bool occupied) const {
     if (!occupied) {
-      factors[system] = not_a_number<double>();  // of atoms that are not sorted
+      factors[system] = not_a_number<double>();  // for atoms that are not sorted
       finish.bath.keep(system);
       for (int64_t j = system * Links; j < (system + 1) * Links; ++j)
         bath.new_eta[j] = finish.bath.eta[j], bath.new_p[j] = finish.bath.p[j];

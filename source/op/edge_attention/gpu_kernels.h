@@ -1,6 +1,6 @@
 // The kernels of attention among edges: a block has an atom, a warp one query at a time with keys in its
-// lanes, of `kHeads` heads at once. What is summed by keys waits for the tile's queries, so that all sums
-// have a fixed order.
+// lanes, for `kHeads` heads at once. Sums by keys follow after the tile's queries, so that all sums have a
+// fixed order.
 #pragma once
 
 #include <math_constants.h>
@@ -18,8 +18,8 @@
 namespace mdops::gpu_edge_attention {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp, kHeads = 4;
-constexpr int64_t kBlocks = 16;  // of a multiprocessor, where most have nothing to do
-constexpr int64_t kUsual = 48;   // edges of an atom that leave room for several blocks on a multiprocessor
+constexpr int64_t kBlocks = 16;  // per multiprocessor, if most have nothing to do
+constexpr int64_t kUsual = 48;   // edges of an atom that allow several blocks per multiprocessor
 
 enum class Pass { forward, backward, second };
 
@@ -46,10 +46,10 @@ __device__ __forceinline__ void store_heads(T* to, const Heads<T>& from) {
   }
 }
 
-// Where the arrays of a block begin, in numbers. Rows are padded to whole vectors, with zeros.
+// Where the arrays of a block begin, in numbers. Rows are padded with zeros to whole vectors.
 template <class T>
 struct Layout {
-  int64_t most, keys, values, row;  // edges; K and V padded; from a row of x to the next
+  int64_t most, keys, values, row;  // edges; K and V padded; row stride of x
   int64_t x, along_x, by_x, edge, along_edge, by_edge, by_query, q, along_q, g, scores, pairs, size = 0;
   int arrays;  // of scores
 
@@ -113,7 +113,7 @@ struct AtomWork {
   __device__ int64_t query() const { return tile + warp(); }
   __device__ T* edge(int64_t l) const { return memory + at.edge + 4 * l; }
   __device__ T* along_edge(int64_t l) const { return memory + at.along_edge + 4 * l; }
-  // Scores, or what is made of them, of the heads of a pair.
+  // Scores, or what replaces them, of the heads of a pair.
   __device__ T* score(int array, int64_t query, int64_t key) const {
     return memory + at.scores + ((array * kWarps + query) * at.most + key) * kHeads;
   }
@@ -141,7 +141,7 @@ struct AtomWork {
         memory[at.by_edge + k] = memory[at.by_query + k] = 0;
     }
   }
-  // The rows of the tile's queries, of these heads.
+  // Loads the rows of the tile's queries, for these heads.
   __device__ void heads(const T* from, int64_t width, int64_t padded, T* to) const {
     for (int64_t k = threadIdx.x; k < kWarps * kHeads * padded; k += kThreads) {
       const int64_t j = tile + k / (kHeads * padded), h = head + k / padded % kHeads, v = k % padded;
@@ -169,7 +169,7 @@ struct AtomWork {
     }
   }
 
-  // c and a of this warp's query and a key; and how they change.
+  // c and a of this warp's query and a key; and their changes.
   __device__ Pair pair(int64_t l) const {
     const T *j = edge(query()), *k = edge(l);
     return {T(0), j[0] * k[0] + j[1] * k[1] + j[2] * k[2], j[3] * k[3]};
@@ -234,7 +234,7 @@ struct AtomWork {
     }
   }
 
-  // The products of a key, and the largest logits.
+  // A key's products, and the largest logits.
   __device__ void products(int64_t l, Heads<T>& top) const {
     Heads<T> s{}, t{};
     const T* const x = memory + at.x + l * at.row;
@@ -259,7 +259,7 @@ struct AtomWork {
     }
   }
 
-  // Puts gradients in the place of scores, and sums those by r and w of the query.
+  // Replaces scores by gradients, and sums those by r and w of the query.
   __device__ void gradients(const Heads<T>& top, const Heads<T>& inverse, const Heads<T>& delta,
                             const Heads<T>& mean, const Heads<T>& delta_change) const {
     Heads<T> of_query{};
@@ -306,7 +306,7 @@ struct AtomWork {
     }
   }
 
-  // What a pair gives to the gradient by r and w of one of its edges; `other` is the other one.
+  // Adds a pair's part of the gradient by r and w of one of its edges; `other` is the other one.
   __device__ void add_pair(const T* sums, int64_t other, Heads<T>& to) const {
     const T* const e = edge(other);
 #pragma unroll
@@ -317,8 +317,8 @@ struct AtomWork {
     }
   }
 
-  // To the query's rows: the sum over keys of scores times x, and in the second pass of other scores times
-  // u_x.
+  // Writes the query's rows: the sum over keys of scores times x, and in the second pass of other scores
+  // times u_x.
   __device__ void columns(int array, int64_t x, int other, int64_t along, int64_t width,
                           const Heads<T>& scale, T* out) const {
     for (int64_t v = lane_index(); v < width; v += kWarp) {
@@ -343,7 +343,7 @@ struct AtomWork {
     }
   }
 
-  // The gradients by x, r and w of keys, of the tile's queries.
+  // The gradients by x, r and w of keys, over the tile's queries.
   __device__ void sum_by_keys() const {
     constexpr int kAtOnce = 4;
     const int64_t left = n - tile, queries = left < kWarps ? left : kWarps;
@@ -394,7 +394,7 @@ struct AtomWork {
   }
 };
 
-// All results of the rows [begin, end) are one value.
+// Sets all results of the rows [begin, end) to one value.
 template <class T>
 __device__ void fill_rows(const EdgeAttentionArgs<T>& args, int64_t begin, int64_t end, T value,
                           int64_t thread, int64_t step) {
@@ -405,8 +405,8 @@ __device__ void fill_rows(const EdgeAttentionArgs<T>& args, int64_t begin, int64
   fill(args.by_x, args.values), fill(args.by_r, 3), fill(args.by_w, 1);
 }
 
-// The atoms with more than `above` edges, up to `at.most`. Without `memory` arrays are in shared memory. The
-// first kernel of a call (`above` -1) also writes the rows of no atom, and of those whose offsets are wrong.
+// Atoms with more than `above` edges, up to `at.most`. Without `memory` arrays are in shared memory. The
+// first kernel of a call (`above` -1) also writes rows that belong to no atom, or to one with wrong offsets.
 template <class Work, class T>
 __global__ void __launch_bounds__(Work::kThreads, Work::kBlocks)
     attention_kernel(EdgeAttentionArgs<T> args, typename Work::Layout at, int64_t above, T* memory) {
@@ -427,7 +427,7 @@ __global__ void __launch_bounds__(Work::kThreads, Work::kBlocks)
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   if (first > 0) fill_rows(args, 0, min(first, max(last, int64_t{0})), not_a_number<T>(), thread, step);
-  const bool wrong = last < 0 || last < first;  // the offsets fall
+  const bool wrong = last < 0 || last < first;  // the offsets decrease
   fill_rows(args, max(last, int64_t{0}), args.rows, wrong ? not_a_number<T>() : T(0), thread, step);
 }
 
@@ -444,7 +444,7 @@ struct Plan {
     const int64_t most = 2 * gpu.limits().multiprocessors;
     rare_blocks = args.atoms < most ? args.atoms : most;
   }
-  // Numbers of memory that the rare atoms need, if there may be any.
+  // Size of the memory for rare atoms, if there may be any.
   int64_t memory() const { return has_rare && !in_shared ? rare_blocks * rare.size : 0; }
 
  private:
@@ -455,23 +455,23 @@ struct Plan {
   }
 };
 
-// The atoms with more than `above` edges, up to `most`, by the tensor cores.
+// Atoms with more than `above` edges, up to `most`, by the tensor cores.
 template <int kMost, bool kBack>
 void launch_tensor(const Gpu& gpu, const EdgeAttentionArgs<float>& args, int64_t above, int64_t most) {
   using Work = TensorWork<kMost, kBack>;
-  // Few atoms have more warps each.
+  // With few atoms, each has more warps.
   const int parts = args.heads >= 4 && args.atoms <= gpu.limits().multiprocessors ? 4 : 2;
   const int64_t all = std::max<int64_t>(args.atoms, 1), some = kBlocks * gpu.limits().multiprocessors;
   gpu.launch(attention_kernel<Work, float>, above < 0 ? all : std::min(all, some), 2 * parts * kWarp,
              Work::bytes(parts), args, TensorLayout{most, 0, parts}, above, static_cast<float*>(nullptr));
 }
-// Up to how many edges atoms have gone by them.
+// The most edges of atoms that these kernels have handled.
 template <class T, Pass pass>
 int64_t launch_tensor(const Gpu& gpu, const EdgeAttentionArgs<T>& args) {
   if constexpr (std::is_same_v<T, float> && pass != Pass::second) {
     constexpr bool kBack = pass == Pass::backward;
     if (!by_tensor_cores(gpu, args) || TensorWork<6, kBack>::bytes(4) > gpu.limits().shared_bytes) return -1;
-    // Few atoms take what one launch takes.
+    // Few atoms need only one launch.
     const bool at_once = args.longest > 32 && args.atoms <= 2 * gpu.limits().multiprocessors;
     if (!at_once) launch_tensor<4, kBack>(gpu, args, -1, 32);
     if (args.longest > 32) launch_tensor<6, kBack>(gpu, args, at_once ? -1 : 32, 48);

@@ -1,6 +1,6 @@
-// Convolutions along the edges e of a graph between nodes i(e) and j(e), whose filters are products of
-// numbers of the edges; with sums of nodes times other numbers of the edges beside them. All of it are
-// derivatives of one form, which is linear in each of its arguments but W, and affine in W:
+// Convolutions along the edges e of a graph between nodes i(e) and j(e), whose filters are linear in
+// numbers of the edges; also sums of nodes times other numbers of the edges. All are derivatives of one form,
+// which is linear in each of its arguments but W, and affine in W:
 //
 //   L = sum_e sum_c x_jc (a_i0c w_e (b_e W)_c + sum_q t_eq a_iqc)
 //
@@ -11,9 +11,9 @@
 //   by b  w_e z_ek with z_ek = sum_c x_jc a_i0c W_kc     by w  sum_k b_ek z_ek     by t  sum_c x_jc a_iqc
 //   by W  sum_e w_e b_ek x_jc a_i0c
 //
-// The gradients of each of these are such derivatives again, with the directions in the place of arguments.
-// An edge without one of its nodes adds nothing, and has zeros. On a CPU the pass by b, w and t takes in what
-// sums of an edge's own numbers, sum_{e of i} t_eq b_ek, add to L: sum_e sum_q sum_k t_eq b_ek s_iqk.
+// The gradients of each of these are such derivatives again, with directions in place of arguments.
+// An edge without one of its nodes adds nothing, and has zeros. On a CPU the pass by b, w and t includes the
+// term in L of sums of an edge's own numbers, sum_{e of i} t_eq b_ek: sum_e sum_q sum_k t_eq b_ek s_iqk.
 #pragma once
 
 #include <cstdint>

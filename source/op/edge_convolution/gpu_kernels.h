@@ -1,6 +1,6 @@
-// The kernels of convolutions along edges: a thread has a column, and of a part of the filters' matrix its
-// numbers in registers, by which the numbers of edges are multiplied as shared memory gives them to all lanes
-// of a warp. No array of edges times columns goes to memory, and all sums have a fixed order.
+// The kernels of convolutions along edges: a thread has a column, and its part of the filters' matrix in
+// registers; the numbers of edges are broadcast from shared memory to all lanes of a warp. No array of edges
+// times columns goes to memory, and all sums have a fixed order.
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,10 @@
-// Convolutions along edges by the tensor cores, of float32 and to float32's accuracy (common/gpu_tf32.h),
-// where K is 32, C 128 and Q 3 or 0. Rows of nodes come from the caches, four numbers a lane, straight to
-// where products take them: which column or input a place of a product stands for is chosen so. Nothing is
-// exchanged between warps, and all sums have a fixed order.
+// Convolutions along edges by the tensor cores, for float32 with its accuracy (common/gpu_tf32.h), if K
+// is 32, C 128 and Q 3 or 0. Rows of nodes are loaded from the caches, four numbers a lane, straight into
+// operand registers: columns and inputs are permuted to allow that. Warps exchange nothing, and all sums have
+// a fixed order.
 //
-// Tensor cores round sums towards zero: so small products are summed up apart, and sums of many in the usual
-// way.
+// Tensor cores round sums towards zero: so small products are summed separately, and long sums outside of
+// them.
 #pragma once
 
 #include <algorithm>
@@ -18,17 +18,17 @@
 namespace mdops::gpu_edge_convolution {
 
 constexpr int kTensorInputs = 32, kTensorWidth = 128;
-constexpr int kQuarter = 32, kQuarters = kTensorWidth / kQuarter;  // columns of a warp where nodes are summed
+constexpr int kQuarter = 32, kQuarters = kTensorWidth / kQuarter;  // columns of a warp in sums over nodes
 constexpr int kNodeThreads = 256, kEdgeThreads = 192, kTensorTurns = 3;
-// Of W in two parts, as products of warps read it.
+// W in two parts, in the layout of products of warps.
 constexpr int kWeightParts = kTensorInputs * kTensorWidth / 2;
 constexpr int kWeightBytes = kWeightParts * static_cast<int>(sizeof(uint4));
 
 using Four = Vector<float, 4>;
 
-// The edge of a lane, of those of a node.
+// A lane's edge of those of a node.
 struct OwnEdge {
-  int row;       // -1: it has nothing
+  int row;       // -1: no edge
   int32_t node;  // kNone, kWrong
   float w;
 };
@@ -43,13 +43,13 @@ __device__ __forceinline__ OwnEdge own_edge(const EdgeConvolutionArgs<float>& ar
   return edge;
 }
 
-// That of another lane.
+// Another lane's edge.
 __device__ __forceinline__ OwnEdge edge_of(const OwnEdge& own, int lane) {
   return {__shfl_sync(kAllLanes, own.row, lane), __shfl_sync(kAllLanes, own.node, lane),
           __shfl_sync(kAllLanes, own.w, lane)};
 }
 
-// Four of its numbers w b.
+// Four of an edge's numbers w b.
 __device__ __forceinline__ Four inputs_of(const EdgeConvolutionArgs<float>& args, const OwnEdge& edge,
                                           int first) {
   Four b;
@@ -66,14 +66,14 @@ __device__ __forceinline__ void turns_of(const EdgeConvolutionArgs<float>& args,
     t[q] = edge.row < 0 ? 0.0f : args.t[static_cast<int64_t>(edge.row) * kTensorTurns + q];
 }
 
-// Two numbers of column l / 4 of a product's right side, in two parts.
+// Two numbers of column l / 4 of a product's right factor, in two parts.
 __device__ __forceinline__ uint4 split_two(float a, float b) {
   uint4 two;
   split_to(two.x, two.z, a), split_to(two.y, two.w, b);
   return two;
 }
 
-// Rows l / 4 and l / 4 + 8 of its left side.
+// Rows l / 4 and l / 4 + 8 of its left factor.
 struct SplitRows {
   uint32_t high[4], low[4];
 
@@ -88,8 +88,8 @@ struct SplitRows {
   }
 };
 
-// Adds up numbers of lanes `kStep`, `kStep` / 2 .. `kLast` apart. Of the numbers the lane keeps the one whose
-// place has, of its highest bit on, the bits of the lane at these steps.
+// Sums numbers over lanes `kStep`, `kStep` / 2 .. `kLast` apart. The lane keeps the number whose index, from
+// its highest bit on, has the lane's bits at these steps.
 template <int kStep, int kLast, int kCount>
 __device__ __forceinline__ float sum_to_lanes(const float (&x)[kCount]) {
   const bool upper = (lane_index() & kStep) != 0;
@@ -105,7 +105,7 @@ __device__ __forceinline__ float sum_to_lanes(const float (&x)[kCount]) {
     return sum_to_lanes<kStep / 2, kLast>(kept);
 }
 
-// The edges of a node; none if they cannot be right.
+// The edges of a node; none if the offsets are wrong.
 struct NodeEdges {
   int64_t begin, end;
   bool fits;
@@ -118,7 +118,7 @@ struct NodeEdges {
   __device__ __forceinline__ float checked(float x) const { return fits ? x : not_a_number<float>(); }
 };
 
-// By a. sum_e w_e b_ek x_jc is a product, whose depth are the edges of a node; times W and summed over k it
+// By a. sum_e w_e b_ek x_jc is a product with the edges of a node as its depth; times W and summed over k it
 // is the convolution. A block has a node, a warp a quarter of its columns.
 template <bool kTurned>
 __global__ void __launch_bounds__(kQuarters* kWarp, 4) tensor_a_kernel(EdgeConvolutionArgs<float> args) {
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kQuarters* kWarp, 4) tensor_a_kernel(EdgeConvo
   const int first = threadIdx.x / kWarp * kQuarter;
   const int64_t m = blockIdx.x;
   const NodeEdges edges(args, m);
-  // Of inputs 4 g + 2 i and the next, and of every fourth column.
+  // For inputs 4 g + 2 i and the next, and every fourth column.
   float large[2][4][4] = {}, small[2][4][4] = {}, turned[kTensorTurns][4] = {};
   for (int64_t p = edges.begin; p < edges.end; p += kWarp) {
     const OwnEdge own = own_edge(args, args.x, m, p + lane, edges.end);
@@ -180,8 +180,8 @@ __global__ void __launch_bounds__(kQuarters* kWarp, 4) tensor_a_kernel(EdgeConvo
   }
 }
 
-// By x. b W of 16 edges of a node is a product, whose rows are multiplied with those of a and summed up. A
-// warp has a quarter of a node's columns.
+// By x. b W of 16 edges of a node is a product, whose rows are multiplied with those of a and summed. A warp
+// has a quarter of a node's columns.
 template <bool kTurned>
 __global__ void __launch_bounds__(kNodeThreads, 2) tensor_x_kernel(EdgeConvolutionArgs<float> args) {
   uint4* const weights = reinterpret_cast<uint4*>(net_memory());
@@ -254,8 +254,8 @@ __global__ void __launch_bounds__(kNodeThreads, 2) tensor_x_kernel(EdgeConvoluti
   }
 }
 
-// By b, w and t. z of 16 edges is a product, whose depth are the columns. A warp has 16 edges, those side by
-// side are most often of one node of a.
+// By b, w and t. z of 16 edges is a product with the columns as its depth. A warp has 16 edges; adjacent ones
+// mostly belong to one node of a.
 template <bool kTurned>
 __global__ void __launch_bounds__(kEdgeThreads, 2) tensor_edges_kernel(EdgeConvolutionArgs<float> args) {
   uint4* const weights = reinterpret_cast<uint4*>(net_memory());
@@ -352,7 +352,7 @@ inline bool by_tensor_cores(const Gpu& gpu, const EdgeConvolutionArgs<float>& ar
          (args.turns == kTensorTurns || args.turns == 0) && args.rows < int64_t{1} << 31;
 }
 
-// f.operator()<kTurned>()
+// Calls f.operator()<kTurned>().
 template <class F>
 void with_turns(const EdgeConvolutionArgs<float>& args, const F& f) {
   args.turns ? f.template operator()<true>() : f.template operator()<false>();
@@ -364,7 +364,8 @@ inline void run_tensor_a(const Gpu& gpu, const EdgeConvolutionArgs<float>& args)
   });
 }
 
-// Few units have small blocks, so that all multiprocessors have some; many share the weights of a block.
+// With few nodes blocks are small, so that all multiprocessors have some; with many, nodes share the weights
+// of a block.
 inline void run_tensor_x(const Gpu& gpu, const EdgeConvolutionArgs<float>& args) {
   const int64_t chips = gpu.limits().multiprocessors;
   const int threads = args.targets <= chips ? kQuarters * kWarp : kNodeThreads;

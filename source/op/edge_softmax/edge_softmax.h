@@ -1,10 +1,9 @@
-// Weights of an atom's edges: a softmax of products of both ends, in each of H heads of S channels. Of an
-// edge e from atom i(e) to j(e), with a fade u_e that is squared, and something that stands for no edge, z_h
-// > 0:
+// Weights of an atom's edges: a softmax of products of both ends, in each of H heads of S channels. For an
+// edge e from atom i(e) to j(e), with a fade u_e that is squared, and z_h > 0, the weight of no edge:
 //
 //   x_eh = scale q_ih . k_jh + b_eh
-//   y_eh = u_e^2 exp(x_eh) / (z_h + sum of the same over the edges of i)       0 where u_e^2 is no normal
-//   number
+//   y_eh = u_e^2 exp(x_eh) / (z_h + sum of the same over the edges of i)
+//          0 if u_e^2 is not a normal number
 //
 // Backward, for the gradient g by y:
 //
@@ -27,30 +26,30 @@ struct EdgeSoftmaxArgs {
   int64_t edges, atoms, nodes, heads, width;  // E, N, M, H, H S
   T scale;
   const T *q, *k, *bias, *fades, *nothing;  // (N, H S), (M, H S), (E, H), (E), (H)
-  const int32_t* offsets;                   // (N + 1), where an atom's edges begin
+  const int32_t* offsets;                   // (N + 1): where an atom's edges begin
   const int32_t *atom_of, *node_of, *order,
       *ends;                      // i (E), j (E); (E) or null and (M + 1): the edges to a node
   const T* grad;                  // (E, H), or null
   T *y, *by_fades, *by_q, *by_k;  // (E, H), y or the gradient by b; the others of backward passes
 
-  // Of a column. Where there is one head, nothing is divided.
+  // Head of a column. With one head, nothing is divided.
   MDOPS_HD int64_t head_of(int64_t c) const { return heads == 1 ? 0 : c / (width / heads); }
   MDOPS_HD bool fits(const int32_t* begin) const {
     return begin[0] >= 0 && begin[0] <= begin[1] && begin[1] <= edges;
   }
 };
 
-// Who works on an atom is a `Team`: `each(begin, end, f)` calls f(k) for all k between, each by one of its
-// members and always by the same one; `sum` and `max` give all of them what they have together; `dot` is the
-// product of two rows; `columns(args, rows, begin, end, find, write)` calls write(c, sum over k of what
-// `term_of` says of find(k)) for all columns; after `meet` all see what any of them has written.
+// The workers on an atom are a `Team`: `each(begin, end, f)` calls f(k) for all k between, each k always in
+// the same member; `sum` and `max` return the total over members to all; `dot` is the product of two rows;
+// `columns(args, rows, begin, end, find, write)` calls write(c, sum over k of `term_of` find(k)) for all
+// columns; after `meet` all see what any of them has written.
 
-// What a column's sum takes of an edge: it, and the node that it leads to, -1 of a wrong one.
+// An edge in a column's sum, and the node that it leads to, -1 if wrong.
 struct EdgeEnd {
   int32_t edge, node;
 };
 
-// What an edge adds to columns from c on, which are of head h: as many as `load` takes from rows of nodes.
+// What an edge adds to columns from c on, of head h: as many as `load` reads from rows of nodes.
 template <class T, class Load>
 MDOPS_HD auto term_of(const EdgeSoftmaxArgs<T>& args, const T* rows, const EdgeEnd& of, int64_t h, int64_t c,
                       const Load& load) {
@@ -59,7 +58,7 @@ MDOPS_HD auto term_of(const EdgeSoftmaxArgs<T>& args, const T* rows, const EdgeE
   return args.y[of.edge * args.heads + h] * load(rows + of.node * args.width + c);
 }
 
-// Of an edge of atom i.
+// Logit of an edge of atom i.
 template <class T, class Team>
 MDOPS_HD T logit_of(const EdgeSoftmaxArgs<T>& args, int64_t i, int64_t e, int64_t h, const Team& team) {
   const int32_t j = args.node_of[e];
@@ -69,7 +68,7 @@ MDOPS_HD T logit_of(const EdgeSoftmaxArgs<T>& args, int64_t i, int64_t e, int64_
   return args.scale * team.dot(q, k, size) + args.bias[e * args.heads + h];
 }
 
-// The weights of an atom's edges in one head, to `args.y`.
+// Writes the weights of an atom's edges in one head to `args.y`.
 template <class T, class Team>
 MDOPS_HD void weigh_edges(const EdgeSoftmaxArgs<T>& args, int64_t n, int64_t h, const Team& team) {
   const int64_t begin = args.offsets[n], end = args.offsets[n + 1];
@@ -95,7 +94,7 @@ MDOPS_HD void weigh_edges(const EdgeSoftmaxArgs<T>& args, int64_t n, int64_t h, 
   team.each(begin, end, [&](int64_t e) { args.y[e * args.heads + h] *= share; });
 }
 
-// `value` to all rows [begin, end) that there are.
+// Writes `value` to all existing rows in [begin, end).
 template <class T, class Team>
 MDOPS_HD void fill_rows(const EdgeSoftmaxArgs<T>& args, int64_t begin, int64_t end, T value,
                         const Team& team) {
@@ -156,14 +155,14 @@ MDOPS_HD void softmax_node(const EdgeSoftmaxArgs<T>& args, int64_t m, const Team
       });
 }
 
-// Rows behind the last edge; before the first there are none.
+// Clears rows after the last edge; before the first there are none.
 template <class T, class Team>
 MDOPS_HD void clear_rest(const EdgeSoftmaxArgs<T>& args, const Team& team) {
   fill_rows(args, 0, args.offsets[0], std::numeric_limits<T>::quiet_NaN(), team);
   fill_rows(args, args.offsets[args.atoms], args.edges, T(0), team);
 }
 
-// Of some atoms, behind the last of which are the rows of none, or nodes.
+// For some atoms (the last also clears the remaining rows), or nodes.
 MDOPS_DECLARE_KERNELS(void softmax_atoms(const EdgeSoftmaxArgs<T>& args, int64_t begin, int64_t end))
 MDOPS_DECLARE_KERNELS(void softmax_nodes(const EdgeSoftmaxArgs<T>& args, int64_t begin, int64_t end))
 

@@ -1,14 +1,12 @@
-// A net for rows x (N, D) that are there: its one output and the gradient by x, by the kernels of models'
-// nets (gpu_run.h). The launches of a call, for rows that are in memory at once:
+// A net for given rows x (N, D): its one output and the gradient by x, by the kernels of models' nets
+// (gpu_run.h). The launches of a call, for rows in memory at once:
 //
-//   packing, two kernels or one   weights to what the net's kernels read, for this call
+//   packing, two kernels or one   weights in the layout of the net's kernels, for this call
 //   begin_rows_kernel             x to the net's input: times a power of two for each row, in parts
 //   the net                       one kernel, of clusters or as a chain; or one a product
-//   end_rows_kernel               the output with its bias, and the gradient without what fills up its
-//   columns
+//   end_rows_kernel               the output with its bias, and the gradient without padded columns
 //
-// Of a row of x with a number that is none, or infinite, no answer is a number; of such a weight, none at
-// all.
+// A row of x with NaN or infinity has only NaN as results; such a weight makes all results NaN.
 #pragma once
 
 #include <algorithm>
@@ -21,24 +19,24 @@
 
 namespace mdops {
 
-constexpr int kOwnThreads = 128;  // a warp a row
+constexpr int kOwnThreads = 128;  // a warp per row
 
 struct OwnRows {
   const float* x;
   float *value, *gradient;
-  int64_t rows, first;  // of all, and the first that is in memory
+  int64_t rows, first;  // of all, and the first in memory
   int columns;
   int64_t out_bias;  // in the packed net
   int output_parts;
 
-  // Whether rows of x and of the gradient are read and written in fours: memory begins on 16 bytes.
+  // Whether rows of x and of the gradient are read and written in fours: they are aligned to 16 bytes.
   MDOPS_HD bool in_fours() const { return columns % 4 == 0; }
 };
 
-constexpr int kAtOnce = 8;  // reads of a lane that are on their way
+constexpr int kAtOnce = 8;  // loads of a lane in flight
 
-// By a warp: f(k, x) of numbers k .. k + 3 of a row, for each k below `end` that is a multiple of four; zeros
-// from `columns` on.
+// A warp calls f(k, x) for numbers k .. k + 3 of a row, for each multiple k of four below `end`; zeros from
+// `columns` on.
 template <bool Fours, class F>
 __device__ __forceinline__ void for_fours(const float* row, int columns, int end, const F& f) {
   for (int first = 4 * lane_index(); first < end; first += kAtOnce * 4 * kWarp) {
@@ -68,7 +66,7 @@ __global__ void __launch_bounds__(kOwnThreads)
   follow_kernels();
   const int64_t row = (static_cast<int64_t>(blockIdx.x) * kOwnThreads + threadIdx.x) / kWarp;
   if (row >= net.rows) return;
-  const int columns = p.first + row < p.rows ? p.columns : 0;  // none of rows that fill up a tile
+  const int columns = p.first + row < p.rows ? p.columns : 0;  // none for rows that pad a tile
   const float* const x = p.x + (p.first + row) * p.columns;
   Largest largest{0, 0};
   for_fours<Fours>(x, columns, columns, [&](int, const float4& own) {
@@ -101,8 +99,8 @@ static __global__ void __launch_bounds__(kOwnThreads)
   p.value[p.first + row] = static_cast<float>(sum);
 }
 
-// The net as these kernels have it, if they take it: one output, one activation function,
-// a first layer that does not add its input. Of `shape` the output layer is the last.
+// The net's shape, if these kernels take it: one output, one activation function, a first layer that does
+// not add its input. The last layer of `shape` is the output layer.
 inline std::optional<GpuNetShape> own_net(const NetShape& shape) {
   const int hidden = shape.layers - 1;
   if (hidden < 1 || hidden > GpuNetShape::kMostLayers || shape.neurons[hidden] != 1 || shape.residual[0] ||
@@ -119,10 +117,10 @@ inline std::optional<GpuNetShape> own_net(const NetShape& shape) {
   return same && matrices_fit(net) ? std::optional(net) : std::nullopt;
 }
 
-// Whether they are sooner done than products of layers with a kernel behind each, by a count of what both do,
-// at an H100's rates, in ns: launches; bytes that pass through memory, of weights packed and of rows;
-// operations, on units of 120 columns here. So they are not for many rows of few columns, which are filled up
-// here, and not for few rows of large weights.
+// Whether these are faster than products of layers with a kernel after each, by a count of their work at an
+// H100's rates, in ns: launches; bytes through memory, of packed weights and of rows; operations, here on
+// units of 120 columns. So they do not serve many rows of few columns, which are padded here, nor few rows of
+// large weights.
 inline bool own_rows_pay(const GpuNetShape& net, int64_t inputs, int64_t rows, int parts) {
   constexpr double launch = 2500, byte = 1 / 2400.0, multiply_add = 2 / 64e3, of_parts = 2 / 500e3;
   double weights = 0, units = 0, numbers = 0, before = static_cast<double>(inputs);
@@ -160,7 +158,7 @@ class OwnRowsCall {
     return Workspace::bytes([&](Workspace& space) { divide(space); });
   }
 
-  // `layers` end with the output layer.
+  // The last of `layers` is the output layer.
   void run(const std::vector<LayerWeights>& layers, void* memory) {
     Workspace space(static_cast<char*>(memory));
     divide(space);

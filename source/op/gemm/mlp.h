@@ -86,8 +86,8 @@ MDOPS_DECLARE_KERNELS(int64_t mlp_scratch_size(const MlpArgs<T>& args, const Mlp
 // Rows [from, to).
 MDOPS_DECLARE_KERNELS(void mlp_rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to,
                                     T* scratch))
-// Rows [from, to) of layer n's weights, of what all threads have added up; with the first of them its
-// vectors. Uses up the first thread's sums.
+// Writes rows [from, to) of layer n's weight gradients, summed over threads; with the first rows also its
+// vectors. Overwrites the first thread's sums.
 MDOPS_DECLARE_KERNELS(void mlp_collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to,
                                        T* const* sums, int64_t threads, const MlpLayerGradients<T>& out))
 

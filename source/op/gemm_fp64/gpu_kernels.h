@@ -5,7 +5,7 @@
 //     A     rows of 16 numbers: piece c of two numbers is at place c ^ 4 (row % 2)
 //     B     transposed: columns of 16 numbers, like A's rows; else 16 rows of all columns, 2 mod 8 apart
 //
-//   Lane l = 4 g + t of a warp takes numbers 2 t and 2 t + 1 of each 8 of the depth for the t-th and the (t +
+//   Lane l = 4 g + t of a warp uses numbers 2 t and 2 t + 1 of each 8 of the depth for the t-th and the (t +
 //   4)-th of an instruction, of rows g and g + 8 and column g of each 16 x 8: the order does
 //   not matter to a sum. So it reads two numbers at once, without bank conflicts.
 //

@@ -1,11 +1,10 @@
-// The edges of a graph of atoms: which slots of a pair list are edges, in which order, and what follows from
-// it.
+// The edges of a graph of atoms: which slots of a pair list are edges, their order, reverse edges and angles.
 //
-// An edge is a slot whose neighbour is within the cutoff. The edges of an atom i stand one behind the other,
-// the nearest neighbour first; atoms follow each other. Of the neighbours within the cutoff the nearest
-// `edge_sel` take places, those of masked pairs of types too, which are no edges. The neighbours that angles
-// are made of are those of the first `angle_sel` places that are within the cutoff of angles: the first edges
-// of the atom. An angle is an ordered pair of them (j, k), and k may be j: m^2 angles of m edges.
+// An edge is a slot whose neighbour is within the cutoff. The edges of an atom i follow each other, the
+// nearest neighbour first; atoms follow each other. The nearest `edge_sel` neighbours within the cutoff take
+// places, also those of masked pairs of types, which are no edges. Angles are made of the neighbours in the
+// first `angle_sel` places that are within the cutoff of angles: the first edges of the atom. An angle is an
+// ordered pair of them (j, k), and k may be j: m^2 angles of m edges.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +14,13 @@
 
 namespace mdops {
 
-// Why a graph is refused where values are not looked at before: needed[0] is -code, needed[1] the atom.
+// Why a graph is refused if values were not checked before: needed[0] is -code, needed[1] the atom.
 constexpr int64_t kWrongRow = 1, kWrongNeighbor = 2;
 
-// A neighbour within the cutoff. What is as near is ordered by atom, image and slot.
+// A neighbour within the cutoff. Equal distances are ordered by atom, image and slot.
 template <class T>
 struct Candidate {
-  T r2;  // squared distance; -1 if it is not a number, so that it does not get lost
+  T r2;  // squared distance; -1 if NaN, to keep it
   int32_t neighbor, image, slot;
 
   MDOPS_HD bool before(const Candidate& other) const {
@@ -38,9 +37,10 @@ struct EdgeListArgs {
   const bool* pair_mask;              // (ntypes, ntypes)
   T cutoff2, angle_cutoff2;
   int64_t edge_sel, angle_sel, nodes, capacity;
-  // Results: of each edge (capacity,), the atom, its neighbour, the image and the slot n K + k, -1 behind the
-  // last; where the edges of each atom begin (N + 1,); the edge of each slot or -1 (N, K); how many edges of
-  // each atom make angles (N,); how many neighbours there are within both cutoffs (N, 2); how many edges.
+  // Results. Per edge (capacity,): the atom, its neighbour, the image and the slot n K + k, -1 after the
+  // last. Also where the edges of each atom begin (N + 1,); the edge of each slot or -1 (N, K); each atom's
+  // number of edges that make angles (N,); its number of neighbours within both cutoffs (N, 2); and the
+  // number of edges.
   int32_t *i, *j, *edge_images, *slots, *offsets, *edge_of_slot, *angle_neighbors, *within;
   int64_t* needed;
 
@@ -51,7 +51,7 @@ struct EdgeListArgs {
   MDOPS_HD Candidate<T> candidate(int64_t slot) const {
     return {squared_distance(slot), neighbors[slot], images[slot], static_cast<int32_t>(slot)};
   }
-  // Edges as long as the cutoff of angles make none, as in DeePMD-kit.
+  // Edges at the cutoff of angles make none, as in DeePMD-kit.
   MDOPS_HD bool within_angle_cutoff(T r2) const { return r2 < angle_cutoff2; }
   MDOPS_HD bool makes_angles(int64_t place, T r2) const {
     return place < angle_sel && within_angle_cutoff(r2);
@@ -67,7 +67,7 @@ struct EdgeListArgs {
   }
 };
 
-// The edge from j to i through the opposite image, or -1: `offsets` tell the edges of each of `atoms`.
+// The edge from j to i through the opposite image, or -1: `offsets` gives the edges of each of `atoms`.
 struct ReverseArgs {
   const int32_t *i, *j, *images, *offsets;
   int64_t edges, atoms;
@@ -92,19 +92,19 @@ struct ReverseArgs {
   }
 };
 
-// The edges in the order of a number of theirs, and where those of each number begin; -1 is left out.
+// Sorts edges by an index, and finds where those of each value begin; omits -1.
 struct OrderArgs {
   const int32_t* index;  // (edges,)
   int64_t edges, rows;
-  int32_t *order, *offsets;  // (edges,), -1 behind the last; (rows + 1,)
+  int32_t *order, *offsets;  // (edges,), -1 after the last; (rows + 1,)
 };
 
 // Angles of the first `counts` edges of each atom.
 struct EdgeAngleArgs {
   const int32_t *offsets, *counts;  // (atoms + 1,), (atoms,)
   int64_t atoms, edges, capacity;
-  // Of each angle (capacity,) its two edges and the angle of the same two in the other order, -1 behind the
-  // last; where the angles of each first edge begin (edges + 1,); how many angles.
+  // Per angle (capacity,): its two edges and the angle of the same two in reverse order, -1 after the last.
+  // Also where the angles of each first edge begin (edges + 1,), and the number of angles.
   int32_t *first, *second, *mirror, *angle_offsets;
   int64_t* needed;
 

@@ -1,19 +1,18 @@
 // Rows of numbers of nodes and of edges, which belong to one node each, -1 to none:
 //
 //   gather    y[e] = x[index[e]]                  (M, W) to (E, V), the first V columns; 0 for -1; added to
-//             `base` (E, V) where that is given
-//   scatter   x[m] = sum_{e: index[e] = m} y[e]   (E, V) to (M, W), the first V columns and 0, in the order
-//   of
-//             `order`; after `base` and `more`, of each node (M, W), the second also the same for all (1, W),
-//             where they are given
+//             `base` (E, V) if given
+//   scatter   x[m] = sum_{e: index[e] = m} y[e]   (E, V) to (M, W), the first V columns, then 0, in the
+//             order of `order`; added to `base` and `more`, if given: per node (M, W), the second also the
+//             same for all (1, W)
 //   product   z[e] = x[x_index[e]] y[y_index[e]], number by number; 0 if one is -1
 //   weighted  z[m] = sum_{e: index[e] = m} weight[e] x[x_index[e]]   (E, W), (M', W) to (M, W)
-//   permute   y[e] = x[index[e]], where no two e have one index: `inverse` says which e a row of x went to
+//   permute   y[e] = x[index[e]], with no index twice: `inverse` says which e a row of x goes to
 //
-// The first two are each other's transposes, and so are permutations by `index` and by `inverse`. Of the next
-// two, a product's gradients are weighted sums, and those of a weighted sum are a product and a weighted sum.
+// The first two are each other's transposes, and so are permutations by `index` and by `inverse`. A
+// product's gradients are weighted sums, and those of a weighted sum are a product and a weighted sum.
 // `order` names the edges of node 0, then those of node 1, ..., and `offsets` (M + 1) say where each node's
-// begin; without `order` the edges stand so themselves.
+// begin; without `order` the edges are already in this order.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +25,12 @@ namespace mdops {
 template <class T>
 struct GatherArgs {
   const T* x;                            // (sources, W)
-  const int32_t *index, *inverse;        // (rows,); (sources,) of a permutation
+  const int32_t *index, *inverse;        // (rows,); (sources,) for a permutation
   int64_t rows, sources, width, stride;  // V, W
   T* y;
   const T* base = nullptr;
 
-  // Whether the row has a source that there is.
+  // Whether the row's source exists.
   MDOPS_HD bool is_right(int64_t row) const {
     const int64_t from = index[row];
     return from >= -1 && from < sources && (from < 0 || !inverse || inverse[from] == row);
@@ -48,7 +47,7 @@ struct ScatterArgs {
   int64_t more_stride = 0;  // W, or 0 if it is the same for all
 };
 
-// Rows of nodes at edges: those of the node at `index`, none for -1.
+// Rows of nodes at edges: of the node at `index`, none for -1.
 template <class T>
 struct NodeRows {
   const T* x;            // (nodes, W)
