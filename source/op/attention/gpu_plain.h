@@ -25,10 +25,10 @@ struct PlainMemory {
   A coefficient[4][kSide][kSide + 1];
 };
 
-// What a block of a plain kernel works on; none if `count` is 0.
+// The work of a block of a plain kernel; none if `count` is 0.
 struct PlainBlock {
   WorkItem item;
-  int head, own, count;  // its rows, of the sequence
+  int head, own, count;  // its rows within the sequence
 };
 
 // The `block`-th; all threads call it.
@@ -55,8 +55,8 @@ struct TileRows {
   int first, count;
 };
 
-// The products of a pair, q_j.k_l or G_j.v_l, and if there are directions how it changes; one of them may be
-// null, as if it were zero.
+// The products of a pair, q_j.k_l or G_j.v_l, and with directions their change; one of them may be null, and
+// counts as zero.
 template <bool Second, class T, class A>
 __device__ __forceinline__ void products(const TensorArgs<T>& p, const PlainBlock& b, bool of_values,
                                          const T* x, const T* y, const T* x1, const T* y1, TileRows queries,
@@ -91,7 +91,7 @@ __device__ __forceinline__ void products(const TensorArgs<T>& p, const PlainBloc
   if constexpr (Second) *change = sum1;
 }
 
-// Rows j and l of the sequence as they enter the formulas, after their products.
+// Rows j and l of the sequence in the formulas, after their products.
 template <bool Second, class T, class A>
 __device__ __forceinline__ void finish_inputs(const TensorArgs<T>& p, const Directions<T>& u,
                                               const PlainBlock& b, int j, int l, PairInputs<A>* i) {
@@ -118,7 +118,7 @@ __device__ __forceinline__ void finish_inputs(const TensorArgs<T>& p, const Dire
   }
 }
 
-// sum[] += c y over the rows of a tile, c of this thread's own row.
+// sum[] += c y over the rows of a tile, with c of this thread's own row.
 template <class T, class A>
 __device__ __forceinline__ void add_rows(const A (&c)[kSide + 1], const T* y, int64_t stride, int rows,
                                          int width, A (&sum)[kColumnsEach]) {
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   if (c == 0) results.logsumexp[static_cast<int64_t>(row) * p.heads + b.head] = largest + log(total);
 }
 
-// delta_j = G_j.o_j, a warp a row and head.
+// delta_j = G_j.o_j, a warp per row and head.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads) delta_kernel(TensorArgs<T> p, GradientArgs<T> g) {
   using A = Sums<T>;
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kPlainThreads) delta_kernel(TensorArgs<T> p, G
   if (lane_index() == 0) g.delta[row] = sum;
 }
 
-// o', the change of the result along the directions, and what else the second derivative needs of a query.
+// o', the change of the result along the directions, and the second derivative's other numbers of a query.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
     plain_change_kernel(TensorArgs<T> p, GradientArgs<T> g, Directions<T> u) {
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   const int r = threadIdx.x / kSide, c = threadIdx.x % kSide, row = b.item.begin + b.own + r;
   const int64_t of_row = static_cast<int64_t>(row) * p.heads + b.head;
   const A logsumexp = r < b.count ? g.logsumexp[of_row] : A(0);
-  A sum[kColumnsEach] = {}, out[kColumnsEach] = {}, mean = 0;  // o anew: 16 bits of it are not enough below
+  A sum[kColumnsEach] = {}, out[kColumnsEach] = {}, mean = 0;  // o again: 16 bits are not enough below
   for (int other = 0; other < b.item.length; other += kSide) {
     const TileRows keys{other, min(kSide, b.item.length - other)};
     PairInputs<A> i{};
@@ -252,8 +252,8 @@ __global__ void __launch_bounds__(kPlainThreads)
   if (c == 0) g.mean[of_row] = mean, g.delta[of_row] = delta, g.delta_change[of_row] = change;
 }
 
-// The gradients, or how they change along the directions: of q and bias where own rows are queries, of k and
-// v where they are keys; of both of gate and switch.
+// The gradients, or their changes along the directions: by q and bias if own rows are queries, by k and v if
+// they are keys; both by gate and switch.
 template <class T, Side Own, bool Second>
 __global__ void __launch_bounds__(kPlainThreads)
     plain_gradient_kernel(TensorArgs<T> p, GradientArgs<T> g, Directions<T> u) {
@@ -332,7 +332,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   if constexpr (!kQueries) put_row(g.grad_v + p.value(row, b.head), p.value_width, value_sum, A(1));
 }
 
-// The gradients of gate and switch: their parts of both sides and all heads, in order. A thread a row.
+// The gradients of gate and switch: their parts of both sides and all heads, in order. A thread per row.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
     sum_parts_kernel(TensorArgs<T> p, const Sums<T>* parts, int count, T* grad_gate, T* grad_switch) {

@@ -1,9 +1,8 @@
 // Matrices whose columns stand in the lanes of vectors, and back: for one instruction set.
 //
 // Columns are in panels of kPanel vectors (the last panel may have fewer), each stored row by row. The ops
-// over whole models keep an atom a column: then a product with a layer's weights takes them as they lie in
-// memory, its result is the right factor of the next product, and what is done to single numbers runs over
-// lanes.
+// over whole models keep an atom a column: then a product with a layer's weights reads them in memory order,
+// its result is the right factor of the next product, and elementwise operations run over lanes.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +21,7 @@ constexpr int kRows = 6, kPanel = 2;
 constexpr int kRows = 4, kPanel = 2;
 #endif
 
-// Numbers of a row, or columns, in whole vectors.
+// Numbers of a row, or columns, padded to whole vectors.
 template <class T>
 constexpr int64_t padded(int64_t count) {
   return (count + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
@@ -34,14 +33,14 @@ struct Panels {
 
   T* base;
   int64_t rows, cols;  // cols: whole vectors
-  int64_t first = 0;   // the row that counts as row 0
+  int64_t first = 0;   // the row used as row 0
 
   int64_t width(int64_t col) const { return cols - col < kWide ? cols - col : kWide; }
   // Row `row` of the panel that begins with column `col`.
   T* panel(int64_t col, int64_t row = 0) const { return base + col * rows + (first + row) * width(col); }
   Panels from(int64_t row) const { return {base, rows, cols, first + row}; }
 
-  // Where a vector of columns stands: lane `c` of the panel that begins with `col`.
+  // The place of a vector of columns: lane `c` of the panel that begins with `col`.
   struct Place {
     int64_t col, width, c;
 
@@ -59,8 +58,7 @@ struct Panels {
   }
 };
 
-// Hands out pieces of a thread's scratch memory, each starting on a cache line; with no memory it only
-// counts.
+// Allocates pieces of a thread's scratch memory, each aligned to a cache line; with no memory it only counts.
 struct Arena {
   char* base;
   int64_t used = 0;
@@ -73,20 +71,20 @@ struct Arena {
   }
 };
 
-// Room for an array of `rows` rows in so many lanes.
+// Allocates an array of `rows` rows and `lanes` lanes.
 template <class T>
 inline Panels<T> take_panels(Arena& arena, int64_t rows, int64_t lanes) {
   return {arena.take<T>(rows * lanes), rows, lanes};
 }
 
-// Zero in the rows from `row` on.
+// Sets rows from `row` on to zero.
 template <class T>
 inline void clear_from(const Panels<T>& panels, int64_t row) {
   for (int64_t col = 0; col < panels.cols; col += Panels<T>::kWide)
     for (T *p = panels.panel(col, row), *end = panels.panel(col, panels.rows); p < end; ++p) *p = 0;
 }
 
-// The first `count` numbers of a row, to an array.
+// Copies the first `count` numbers of a row to an array.
 template <class T>
 inline void store_row(const Panels<T>& panels, int64_t row, int64_t count, T* to) {
   for (int64_t col = 0; col < count; col += Panels<T>::kWide) {
@@ -96,7 +94,7 @@ inline void store_row(const Panels<T>& panels, int64_t row, int64_t count, T* to
   }
 }
 
-// One step of transposing kLanes vectors: those H apart change the halves that are H lanes apart.
+// One step of transposing kLanes vectors: those H apart swap the halves that are H lanes apart.
 template <class T, int H, int... Lane>
 inline void exchange(Vector<T>* row, std::integer_sequence<int, Lane...>) {
   constexpr int n = kLanes<T>;
@@ -125,7 +123,7 @@ inline void transpose_tile(const T* from, int64_t from_stride, T* to, int64_t to
       store(to + r * to_stride, row[r]);
 }
 
-// Rows of `stride`, one a column of `to`, into lanes; to.rows is in whole vectors.
+// Copies rows of `stride`, one a column of `to`, into lanes; to.rows is in whole vectors.
 template <class T>
 inline void to_lanes(const T* from, int64_t stride, const Panels<T>& to) {
   to.each([&](auto place) {
@@ -134,7 +132,7 @@ inline void to_lanes(const T* from, int64_t stride, const Panels<T>& to) {
   });
 }
 
-// `count` rows of `features` numbers, `stride` apart, into lanes; zero in the lanes that are left.
+// Copies `count` rows of `features` numbers, `stride` apart, into lanes; zero in the other lanes.
 template <class T>
 inline void rows_to_lanes(const T* from, int64_t stride, int64_t count, int64_t features,
                           const Panels<T>& to) {
@@ -152,7 +150,7 @@ inline void rows_to_lanes(const T* from, int64_t stride, int64_t count, int64_t 
   });
 }
 
-// The other way; by `stream` where that is asked for.
+// The reverse; with streaming stores if requested.
 template <bool Streams = false, class T>
 inline void lanes_to_rows(const Panels<T>& from, int64_t count, int64_t features, T* to, int64_t stride) {
   from.each([&](auto place) {
@@ -169,7 +167,7 @@ inline void lanes_to_rows(const Panels<T>& from, int64_t count, int64_t features
   });
 }
 
-// The other way of `to_lanes`.
+// The reverse of `to_lanes`.
 template <class T>
 inline void from_lanes(const Panels<T>& from, T* to, int64_t stride) {
   from.each([&](auto place) {
@@ -178,7 +176,7 @@ inline void from_lanes(const Panels<T>& from, T* to, int64_t stride) {
   });
 }
 
-// Columns for rows.
+// Swaps rows and columns.
 template <class T>
 inline void transpose(const Panels<T>& from, const Panels<T>& to) {
   from.each([&](auto place) {

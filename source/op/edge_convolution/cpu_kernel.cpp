@@ -1,4 +1,4 @@
-// Blocks of edges that stay in the nearest cache, from their numbers and nodes to all that a pass writes.
+// Blocks of edges that stay in the L1 cache, from their numbers and nodes to all results of a pass.
 #include <algorithm>
 
 #include "common/lane_sums.h"
@@ -29,14 +29,14 @@ struct PackedFilter {
   int64_t bytes;
 };
 
-// A thread's memory, of one block.
+// A thread's memory for one block.
 template <class T>
 struct FilterMemory {
-  T* rows;                 // of w b with t behind it
+  T* rows;                 // of w b followed by t
   T *b, *t, *pair;         // rows of w b, of t, and of products of nodes
   Panels<T> filter, by_b;  // b W, or products of nodes; z
   const T **a, **x;        // the nodes of each row
-  T* none;                 // the numbers of a node that is not there
+  T* none;                 // numbers of a missing node
 
   FilterMemory(const EdgeConvolutionArgs<T>& args, void* memory) {
     Arena arena{static_cast<char*>(memory)};
@@ -144,7 +144,7 @@ class Convolution {
     for (int64_t k = 0; k < args_.inputs; ++k) to[k] = w * b[k];
   }
 
-  // An edge that adds a node to a sum by a, as row r; zeros where there is none.
+  // Stages as row r an edge that adds a node to a sum by a; zeros if it does not.
   void stage(int64_t e, int64_t r) {
     const int64_t inputs = args_.inputs, turns = args_.turns;
     T* const row = memory_.rows + r * (inputs + turns);
@@ -158,7 +158,7 @@ class Convolution {
     std::copy_n(args_.t + e * turns, turns, row + inputs);
   }
 
-  // An edge whose a adds to a sum by x, as row r; zeros where there is none.
+  // Stages as row r an edge whose a adds to a sum by x; zeros if it does not.
   void take_edge(int64_t e, int64_t r) {
     T *const b = memory_.b + r * args_.inputs, *const t = memory_.t + r * args_.turns;
     if (args_.a.is_none(e)) {
@@ -171,7 +171,7 @@ class Convolution {
     memory_.a[r] = args_.a.at(e, args_.a_width());
   }
 
-  // What the sums of an edge's own numbers are multiplied with, or null.
+  // The factors of the sums of an edge's own numbers, or null.
   const T* own_of(int64_t e) const {
     if (!args_.own || args_.a.is_none(e)) return nullptr;
     return args_.own + args_.a.index[e] * args_.turns * args_.inputs;
@@ -207,7 +207,7 @@ class Convolution {
     for (int s = 0; s < Turns; ++s) args_.by_t[e * args_.turns + q + s] = sum_in_registers<T>(sums[s]);
   }
 
-  // sums += x times each of the rows, of `width` numbers.
+  // sums += x times each of the rows, with `width` numbers.
   template <int Rows>
   static inline __attribute__((always_inline)) void add_dots(const T* x, const T* rows, int64_t width,
                                                              V (&sums)[Rows]) {
@@ -219,7 +219,7 @@ class Convolution {
       for (int s = 0; s < Rows; ++s) sums[s] += rest.load(x + c) * rest.load(rows + s * width + c);
   }
 
-  // The nodes of a block of edges, and their products; zeros where one is none.
+  // The nodes of a block of edges, and their products; zeros if one is missing.
   void pairs(int64_t first, int64_t count) {
     const int64_t width = args_.width;
     for (int64_t r = 0; r < count; ++r) {
@@ -232,7 +232,7 @@ class Convolution {
     }
   }
 
-  // Columns from `column` on, and where their filters stand.
+  // Columns from `column` on, and their filters.
   struct Columns {
     int64_t column;
     const T* filter;
@@ -310,7 +310,7 @@ class Convolution {
     for (int n = 0; n < N; ++n) lanes.store(to + n * kLanes<T>, sums[n]);
   }
 
-  // Calls work<N>(lanes, columns) for N vectors after N.
+  // Calls work<N>(lanes, columns) for all columns, N vectors at a time.
   template <class Work>
   void each_columns(const Work& work) const {
     const Panels<T>& filter = memory_.filter;

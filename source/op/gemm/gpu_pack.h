@@ -5,12 +5,12 @@
 
 namespace mdops {
 
-// Of a hidden layer, or the output layer; null: zeros, and ones for timesteps.
+// A hidden layer, or the output layer; null: zeros, and ones for timesteps.
 struct LayerWeights {
   const float *weight, *bias, *timestep;  // (inputs, neurons), (neurons,), (neurons,)
 };
 
-// The tiles and the scale of a net that is the only one of a call, or nulls.
+// The tiles and the scale of a call's only net, or nulls.
 struct AloneNet {
   int32_t* tile_type;
   double* scale;
@@ -22,8 +22,8 @@ struct PackArgs {
   GpuNet to;
   LayerWeights layers[GpuNetShape::kMostLayers + 1];  // the output layer last
   int inputs;                                         // rows of the first weights: zeros up to net.inputs
-  int padded[GpuNetShape::kMostLayers];               // numbers of the layers' vectors, zeros from neurons on
-  int vectors;  // blocks that come before a kernel's own and write vectors: one a layer, or none
+  int padded[GpuNetShape::kMostLayers];               // sizes of the layers' vectors, zeros from neurons on
+  int vectors;  // blocks before a kernel's own, which write vectors: one per layer, or none
   AloneNet alone;
   float* packed;
 };
@@ -47,14 +47,14 @@ struct LayerMatrix {
   }
 };
 
-// The largest size that a lane or a warp has met, and zero: not a number once one was none, or infinite. With
-// it a matrix' scale is none, and nothing that is multiplied with it is a number.
+// The largest magnitude so far in a lane or warp, and zero: NaN after NaN or infinity. Then a matrix' scale
+// is NaN, and so are all its products.
 struct Largest {
   float size, zero;
 
   __device__ void meet(float x) { size = fmaxf(size, fabsf(x)), zero += 0.0f * x; }
   __device__ void meet(const Largest& other) { size = fmaxf(size, other.size), zero += other.zero; }
-  // From the lane whose number differs by `step` on, each power of two.
+  // Combines lanes that differ by each power of two from `step` on.
   __device__ void meet_lanes(int step) {
     for (int d = kWarp / 2; d >= step; d /= 2) {
       size = fmaxf(size, __shfl_xor_sync(kAllLanes, size, d));
@@ -66,7 +66,7 @@ struct Largest {
 
 constexpr int kPackThreads = 256, kPackWarps = kPackThreads / kWarp;
 
-// By a block: the vectors of hidden layer n, or those of the output layer.
+// A block packs the vectors of hidden layer n, or those of the output layer.
 __device__ inline void pack_vectors(const PackArgs& p, int n) {
   const LayerWeights& own = p.layers[n];
   const auto put = [&](int64_t at, const float* from, float missing, int count, int padded) {
@@ -84,7 +84,7 @@ __device__ inline void pack_vectors(const PackArgs& p, int n) {
   if (p.alone.scale && threadIdx.x == 0) *p.alone.scale = 1;
 }
 
-// By a block: 1 / scale of eight columns of a matrix; the answer is that of column threadIdx.x % kTileCols.
+// A block finds 1 / scale of eight columns of a matrix, and returns that of column threadIdx.x % kTileCols.
 __device__ inline float pack_column_scales(const LayerMatrix& matrix, const PackedMatrix& to, int tile,
                                            float* packed) {
   __shared__ Largest of_warp[kPackWarps][kTileCols];
@@ -102,8 +102,8 @@ __device__ inline float pack_column_scales(const LayerMatrix& matrix, const Pack
   return largest.inverse_scale();
 }
 
-// Of every matrix, forward and backward, a block eight columns: their scales, and their fragments, a lane's
-// four rows 2 (lane % 4) + {0, 1, 8, 9} of column lane / 4.
+// For every matrix, forward and backward, a block per eight columns: their scales and fragments, for a lane
+// the four rows 2 (lane % 4) + {0, 1, 8, 9} of column lane / 4.
 template <int Parts>
 __global__ void __launch_bounds__(kPackThreads) fragments_kernel(const __grid_constant__ PackArgs p) {
   int tile = static_cast<int>(blockIdx.x) - p.vectors, m = 0;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kPackThreads) fragments_kernel(const __grid_co
   }
 }
 
-// The largest weights of each layer, in kLargestParts parts of it.
+// The largest weights of each layer, in kLargestParts parts.
 static __global__ void __launch_bounds__(kPackThreads) largest_kernel(const __grid_constant__ PackArgs p) {
   const int block = static_cast<int>(blockIdx.x) - p.vectors;
   if (block < 0) return pack_vectors(p, blockIdx.x);
@@ -151,8 +151,8 @@ static __global__ void __launch_bounds__(kPackThreads) largest_kernel(const __gr
   reinterpret_cast<Largest*>(p.packed + p.to.largest)[block] = largest;
 }
 
-// The units of a kind of chain (`NetChain` tells their order), a block each: columns as the rows that
-// gpu_shape.h draws; and 1 / scale of each product. After `largest_kernel`.
+// The units of a kind of chain (in the order of `NetChain`), a block each: columns as the rows that
+// gpu_shape.h shows; and 1 / scale of each product. After `largest_kernel`.
 template <int Parts>
 __global__ void __launch_bounds__(kPackThreads)
     units_kernel(const __grid_constant__ PackArgs p, ChainKind kind, int64_t at) {

@@ -1,7 +1,6 @@
-// What follows a product of a net, from its sums to the next product's A: for every kernel that has four
-// columns of a row at a time. And where each product's arrays are: the backward ones write over what the
-// forward ones left, the gradient of a layer's values over the values, that before the activation over the
-// slopes.
+// The steps after a product of a net, from its sums to the next product's A, for every kernel that has four
+// columns of a row at a time. Also each product's arrays: the backward ones overwrite the forward ones, the
+// gradient of a layer's values the values, that before the activation the slopes.
 #pragma once
 
 #include "gemm/gpu_layer.h"
@@ -12,23 +11,23 @@ namespace mdops {
 enum class LayerStep { forward, last, backward, input };
 
 struct LayerArgs {
-  const int32_t* tile_type;  // -1: no row counts
+  const int32_t* tile_type;  // -1: the tile has no row
   const float* nets;
   int64_t net_size;
   PackedMatrix matrix;
-  const float *in, *in_largest;  // rows of A, and the bound of each one's numbers
+  const float *in, *in_largest;  // rows of A, and a bound of each one's numbers
   int64_t in_stride;
-  // What comes out: rows of `cols` numbers, the first `neurons` of them real.
+  // Results: rows of `cols` numbers, the first `neurons` of them real.
   float *value, *slope, *largest;
   int64_t stride;
   int cols, neurons;
-  // A residual layer's input (forward) or the gradient of its values (backward), of `residual_cols`
-  // columns; null where there is none. The last layer's gradient is scale * out_weight.
+  // A residual layer's input (forward) or the gradient of its values (backward), of `residual_cols` columns;
+  // null if there is none. The last layer's gradient is scale * out_weight.
   const float* residual;
   int64_t residual_stride;
   int residual_cols;
   bool residual_is_out_weight;
-  bool keep_value, keep_slope;  // in memory: forward, every slope is
+  bool keep_value, keep_slope;  // in memory: forward, all slopes are
   int64_t bias, timestep, out_weight;
   const double* scale;
   double* output;  // [row][column block]: parts of the net's output
@@ -41,7 +40,7 @@ __device__ __forceinline__ void load_four(const float* from, float* x) {
   x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
 }
 
-// What a lane needs for its four columns in every row.
+// A lane's constants of its four columns, for all rows.
 struct Columns {
   float inverse[4], bias[4], timestep[4], out_weight[4];
 
@@ -56,7 +55,7 @@ struct Columns {
   }
 };
 
-// What a residual layer, as wide as its input or twice, adds to four columns: its input.
+// The input that a residual layer, as wide as its input or twice, adds to four columns.
 __device__ __forceinline__ void residual_input(const LayerArgs& p, int64_t row, int col, float* x) {
   const float* from = p.residual + row * p.residual_stride;
   if (p.residual_cols % 4 == 0 && col + 4 <= p.neurons) {
@@ -70,7 +69,7 @@ __device__ __forceinline__ void residual_input(const LayerArgs& p, int64_t row, 
   }
 }
 
-// The gradient that comes round a residual layer to four columns of its input.
+// The residual's part of the gradient by four columns of a layer's input.
 __device__ __forceinline__ void residual_gradient(const LayerArgs& p, const float* net, float scale,
                                                   int64_t row, int col, float* x) {
 #pragma unroll
@@ -91,14 +90,14 @@ __device__ __forceinline__ void residual_gradient(const LayerArgs& p, const floa
         x[k] += p.residual ? p.residual[row * p.residual_stride + c] : scale * net[p.out_weight + c];
 }
 
-// A sum of products, of a row and a column that were multiplied with powers of two.
+// A sum of products, of a row and a column scaled by powers of two.
 __device__ __forceinline__ float unscaled(float sum, float of_column, float of_row) {
   return sum * (of_column * of_row);
 }
 
-// Four numbers of a row: as they are read, then as the step writes them.
+// Four numbers of a row: as read, then as the step writes them.
 struct RowPart {
-  float x[4];      // of the product, then what the next product takes
+  float x[4];      // of the product, then for the next product
   float other[4];  // the residual part
   float value[4], slope[4];
 
@@ -118,7 +117,7 @@ struct RowPart {
     }
   }
 
-  // Columns that are not real become zero: their weights, timesteps and slopes are.
+  // Columns that are not real become zero, as their weights, timesteps and slopes are.
   template <LayerStep Step>
   __device__ __forceinline__ void finish(const LayerArgs& p, const Columns& c, float unscale, float scale,
                                          double* output) {
@@ -166,8 +165,8 @@ struct LayerRows {
   float *value, *slope;
 };
 
-// The products of a call. `whole`: rows go through all of them in one kernel, and memory keeps what is read
-// again.
+// The products of a call. `whole`: one kernel takes rows through all of them, and memory keeps only what is
+// read again.
 struct NetSteps {
   const NetArgs& call;
   const GpuNet& packed;

@@ -6,13 +6,13 @@
 
 namespace mdops::MDOPS_ISA {
 
-// A block's memory. What a task does not need has none.
+// A block's memory, only as much as the task needs.
 template <class T>
 struct MlpMemory {
   Panels<T> y[kMaxLayers] = {};                               // outputs of the layers
   Panels<T> slope[kMaxLayers] = {};                           // t f'
   Panels<T> curve[kMaxLayers] = {};                           // t f''
-  Panels<T> f[kMaxLayers] = {}, df[kMaxLayers] = {};          // f and f', where the layer has timesteps
+  Panels<T> f[kMaxLayers] = {}, df[kMaxLayers] = {};          // f and f', if the layer has timesteps
   Panels<T> dz[kMaxLayers] = {}, dy[kMaxLayers] = {};         // tangents
   Panels<T> grad[kMaxLayers] = {}, grad_dy[kMaxLayers] = {};  // of L by y and dy; then by z and dz
   Panels<T> input{};                                          // of a first layer that adds it
@@ -34,7 +34,7 @@ struct MlpMemory {
       take(f[n], task.sums && args.timed[n], rows);
       take(df[n], task.sums && second && args.timed[n], rows);
       take(dz[n], second, rows), take(dy[n], second, rows);
-      // Where no sums need the values, their gradients take their place.
+      // If no sums need the values, their gradients overwrite them.
       if (down && !task.sums && !second)
         grad[n] = y[n];
       else
@@ -49,7 +49,7 @@ struct MlpMemory {
   }
 };
 
-// Of a layer in a thread's sums.
+// For a layer, in a thread's sums.
 template <class T>
 inline Panels<T> weight_sums(const MlpArgs<T>& args, int n, T* sums) {
   return {sums + MlpSums(args).weight[n], args.inputs(n), padded<T>(args.shape.neurons[n])};
@@ -59,7 +59,7 @@ template <class T>
 struct MlpBlock {
   const MlpArgs<T>& args;
   const MlpTask<T>& task;
-  int64_t first, count, lanes;  // rows [first, first + count) in so many lanes
+  int64_t first, count, lanes;  // rows [first, first + count), padded to `lanes`
   Arena arena;
   MlpMemory<T> m{args, task, lanes, arena};
   const Net<T> net{args.shape, args.layers, args.bf16, m.split};
@@ -93,7 +93,7 @@ struct MlpBlock {
     product.finish();
   }
 
-  // Adds to the first layer's output what it adds of its input: rows of x, or of a direction.
+  // Adds the first layer's residual to its output: rows of x, or of a direction.
   void add_first_input(const T* rows, const Panels<T>& out) const {
     if (!args.shape.residual[0]) return;
     rows_to_lanes(rows + first * features(), features(), count, features(), m.input);
@@ -129,7 +129,7 @@ struct MlpBlock {
   }
 
   void activate_with_slope(int n) const {
-    const Panels<T> kept = m.f[n].base ? m.f[n] : m.y[n];  // the value, written after it, stays
+    const Panels<T> kept = m.f[n].base ? m.f[n] : m.y[n];  // the value, written after it, remains
     activate_layer(net, n, m.y[n], [&](int64_t row, auto place, T timestep) {
       T *value = place.in(m.y[n], row), *slope = place.in(m.slope[n], row), *f_at = place.in(kept, row);
       return [=](int k, T f, T df) {
@@ -190,8 +190,8 @@ struct MlpBlock {
     for (int64_t a = 0; a < count; ++a) to.panel(a / to.kWide * to.kWide)[a % to.kWide] = 1;
   }
 
-  // By biases and timesteps, and of `grad` and `grad_dy` by y and dy those by z and dz, into `delta`,
-  // `delta_dz`.
+  // Turns gradients by y and dy, `grad` and `grad_dy`, into those by z and dz, `delta` and `delta_dz`; also
+  // those by biases and timesteps.
   void layer_gradients(int n, const Panels<T>& delta, const Panels<T>& delta_dz) const {
     const MlpSums at(args);
     const bool second = task.direction;
@@ -238,8 +238,8 @@ struct MlpBlock {
       add_weights(0, ByDepth<T>{task.direction + first * features(), features()}, m.grad_dy[0]);
   }
 
-  // Down the layers. The gradients by z and dz take the place of those by y and dy, once what goes round a
-  // residual layer has been handed on.
+  // Backward through the layers. The gradients by z and dz overwrite those by y and dy, once the residual's
+  // part has been passed on.
   void backward() const {
     begin_gradient(task.a, m.grad[last()]);
     if (task.direction) begin_gradient(task.b, m.grad_dy[last()]);
@@ -259,7 +259,7 @@ struct MlpBlock {
     if (task.grad_x) write_input_gradient();
   }
 
-  // The input's part of a gradient that comes round the first layer.
+  // Saves the residual's part of the gradient by the input.
   void keep_first(const Panels<T>& grad) const {
     const int64_t inputs = features();
     for (int64_t row = 0; row < inputs; ++row)

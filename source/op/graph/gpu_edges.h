@@ -1,5 +1,5 @@
-// The kernels that make edges and angles of a pair list, and what launches them. A warp has an atom; how many
-// there are before it is known from a scan, so that nobody waits for the host.
+// The kernels that make edges and angles of a pair list, and their launches. A warp has an atom; a scan gives
+// the number of items before it, so that nothing waits for the host.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ constexpr int kWarps = 4, kThreads = 256;
 using Status = unsigned long long;
 constexpr Status kFine = ~Status{0};
 
-// The smallest code counts, and of its atoms the first.
+// The smallest code wins, and of its atoms the first.
 __device__ __forceinline__ void refuse(Status* status, int64_t code, int64_t atom) {
   atomicMin(status, static_cast<Status>(code) << 40 | static_cast<Status>(atom));
 }
 
-// What a scan of sizes says of a list: how many items there are, and whether they are written.
+// The result of a scan of sizes: how many items there are, and whether they are written.
 struct Found {
   int64_t all;
   bool written;
@@ -39,7 +39,7 @@ struct Found {
   }
 };
 
-// Memory of a call: of each atom how many items it has, and how many there are up to it.
+// Memory of a call: for each atom, its number of items, and the total up to it.
 struct Scan {
   int64_t *sizes = nullptr, *after = nullptr;
   Status* status = nullptr;
@@ -63,8 +63,8 @@ struct Scan {
 template <class T>
 struct EdgeMemory {
   Scan scan;
-  // (N, K), of each row from its first place on: of the neighbours within the cutoff squared lengths and
-  // which slots of the row they are, k or, of a masked pair of types, ~k; and the slots that are edges.
+  // (N, K), each row from its first place on: of the neighbours within the cutoff, squared lengths and slots
+  // in the row: k or, for a masked pair of types, ~k; and the slots that are edges.
   T* lengths;
   int32_t *near, *picked;
 
@@ -81,12 +81,12 @@ __device__ __forceinline__ int count_lanes(bool is) {
   return __popc(__ballot_sync(kAllLanes, is));
 }
 
-// Whether a slot of an atom's row is of a masked pair of types. Few models have such pairs: so the warp looks
-// for them once an atom.
+// Whether a slot of an atom's row has a masked pair of types. Few models have such pairs: so the warp looks
+// for them once per atom.
 template <class T>
 class Masks {
  public:
-  // Of a row without slots the atom's type may be wrong.
+  // In a row without slots the atom's type may be wrong.
   __device__ Masks(const EdgeListArgs<T>& args, int64_t atom, bool has_slots)
       : counts_(args.list.counts + atom * args.list.ntypes),
         mask_(args.pair_mask + (has_slots ? args.list.types[atom] * args.list.ntypes : 0)) {
@@ -108,12 +108,12 @@ class Masks {
   bool some_;
 };
 
-constexpr int kAtOnce = 4;  // slots of a lane whose numbers are under way together
+constexpr int kAtOnce = 4;  // slots of a lane that are loaded at once
 
-// The neighbours of an atom that are within the cutoff, as all lanes of a warp find them.
+// The neighbours of an atom within the cutoff, which all lanes of a warp find.
 template <class T>
 struct NearRow {
-  int count = 0;  // -1: some neighbour is no atom
+  int count = 0;  // -1: some neighbour is not an atom
   T* lengths;
   int32_t* slots;
 
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   if (!found.written) args.angle_neighbors[i] = 0;
 }
 
-// What is behind the last edge, and what there is to tell.
+// Fills the rest after the last edge, and writes the counts.
 template <class T>
 __global__ void __launch_bounds__(kThreads) end_edges_kernel(EdgeListArgs<T> args, EdgeMemory<T> memory) {
   const int64_t e = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -271,7 +271,7 @@ inline void run_graph(const Gpu& gpu, const ReverseArgs& args) {
   gpu.launch_for(args.edges, kThreads, reverse_kernel, args);
 }
 
-// Keys to sort edges by: what is no number of a row comes last.
+// Keys to sort edges by: invalid ones come last.
 static __global__ void __launch_bounds__(kThreads)
     order_keys_kernel(OrderArgs args, uint32_t* keys, int32_t* edges) {
   const int64_t e = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -281,7 +281,7 @@ static __global__ void __launch_bounds__(kThreads)
   edges[e] = static_cast<int32_t>(e);
 }
 
-// Where each row's keys begin, and -1 for those of none.
+// Where each row's keys begin, and -1 for invalid ones.
 static __global__ void __launch_bounds__(kThreads) order_starts_kernel(OrderArgs args, const uint32_t* keys) {
   const int64_t m = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (m < args.edges && keys[m] == args.rows) args.order[m] = -1;
@@ -319,7 +319,7 @@ struct OrderMemory {
 inline void run_order(const Gpu& gpu, const OrderArgs& args, OrderMemory memory) {
   const int64_t most = args.rows + 1 > args.edges ? args.rows + 1 : args.edges;
   gpu.launch_for(args.edges, kThreads, order_keys_kernel, args, memory.keys, memory.edges);
-  if (args.edges > 0)  // stable: the edges of a row stay in their order
+  if (args.edges > 0)  // stable: the edges of a row keep their order
     gpu.check(sort_pairs(memory.memory, memory.bytes, memory.keys, memory.sorted, memory.edges, args.order,
                          args.edges, memory.bits, gpu.stream()));
   gpu.launch_for(most, kThreads, order_starts_kernel, args, memory.sorted);

@@ -1,5 +1,5 @@
-// The kernels that take rows of nodes to edges and sum them back: as many lanes a row as it has vectors of
-// numbers, up to a warp. Sums go in the order of `order`, whatever runs when.
+// The kernels that copy rows of nodes to edges and sum them back: a row has as many lanes as it has vectors
+// of numbers, up to a warp. Sums always follow `order`.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace mdops::gpu_graph_rows {
 
-constexpr int kThreads = 256, kAhead = 4;  // rows that a lane has on their way at once
-// What few nodes are, by the blocks of a multiprocessor, and how many rows are many for each.
+constexpr int kThreads = 256, kAhead = 4;  // rows that a lane loads at once
+// When nodes are few, in blocks per multiprocessor, and rows many for each node.
 constexpr int kFewBlocks = 4, kManyRows = 8;
 
 // The row of a thread, and the first of its vectors there: 1 << lanes threads have a row.
@@ -56,14 +56,14 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(GatherArgs<T> args, in
   }
 }
 
-// The row at place p of those of node m, or -1 if it is none of its.
+// The row at place p of those of node m, or -1 if it is not the node's.
 template <class Args>
 __device__ __forceinline__ int64_t row_at(const Args& args, int64_t m, int64_t p) {
   const int64_t row = args.order ? args.order[p] : p;
   return row >= 0 && row < args.rows && args.index[row] == m ? row : -1;
 }
 
-// Adds term(row, column) of the rows of node m at places [p, end), which are loaded some ahead.
+// Adds term(row, column) of the rows of node m at places [p, end), with some loads ahead.
 template <class T, int size, class Args, class F>
 __device__ __forceinline__ void add_rows(Vector<T, size>& sum, const Args& args, int64_t m, int64_t p,
                                          int64_t end, int64_t k, const F& term) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void add_rows(Vector<T, size>& sum, const Args& args,
   }
 }
 
-// The rows of a node, none and wrong where its offsets are.
+// The rows of a node; no rows, and `is_wrong`, if its offsets are wrong.
 struct RowsOfNode {
   int64_t begin, end;
   bool is_wrong;
@@ -129,8 +129,7 @@ __device__ __forceinline__ void sum_rows(const Args& args, int lanes, int64_t su
           found[threadIdx.x] = static_cast<int32_t>(row_at(args, m, begin + threadIdx.x));
         __syncthreads();
         for (int n = part; is_summed && n < some; n += kAhead * count) {
-          Vector<T, size>
-              ahead[kAhead];  // without branches between them, so that all are on their way at once
+          Vector<T, size> ahead[kAhead];  // no branches between them, so that all loads run at once
 #pragma unroll
           for (int u = 0; u < kAhead; ++u) {
             const int64_t row = n + u * count < some ? found[n + u * count] : kNoRow;
@@ -168,7 +167,7 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, 
   });
 }
 
-// The numbers of a node at an edge from column k on: zeros where there is none, NaN where the index is wrong.
+// The numbers of a node at an edge from column k on: zeros if there is none, NaN if the index is wrong.
 template <class T, int size>
 __device__ __forceinline__ Vector<T, size> node_row(const NodeRows<T>& x, int64_t row, int64_t width,
                                                     int64_t k) {
@@ -188,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(ProductArgs<T> args, 
   const Place place(lanes);
   const int64_t row = place.row, width = args.width;
   if (row >= args.rows) return;
-  // A row without one of its nodes is zero, also where the other has infinite numbers.
+  // A row without one of its nodes is zero, even if the other has infinite numbers.
   const bool right = args.x.is_right(row) && args.y.is_right(row);
   const bool none = right && (args.x.is_none(row) || args.y.is_none(row));
   for (int64_t k = place.first * size; k < width; k += place.step * size) {
@@ -208,8 +207,8 @@ __global__ void __launch_bounds__(kThreads) weighted_sum_kernel(WeightedSumArgs<
   });
 }
 
-// launch(vector size, a constant; log2 of the lanes that have a row), of rows so wide, of which others begin
-// so far from each other.
+// Calls launch(vector size, a constant; log2 of the lanes per row), for rows of `width` numbers, `stride`
+// apart.
 template <class T, class F>
 void with_lanes(int64_t width, int64_t stride, const F& launch) {
   with_vector<T>(std::gcd(width, stride), [&]<int size>() {
@@ -226,8 +225,8 @@ void run_graph(const Gpu& gpu, const GatherArgs<T>& args) {
   });
 }
 
-// launch(vector size, whether a block has a node, constants; log2 of the lanes that have a row; blocks): few
-// nodes with many rows each have a block each, so that they do not wait for one row after the other.
+// Calls launch(vector size, whether a block has a node, constants; log2 of the lanes per row; blocks): few
+// nodes with many rows each have a block each, so that their rows are summed in parallel.
 template <class T, class Args, class F>
 void with_sums(const Gpu& gpu, const Args& args, int64_t stride, const F& launch) {
   with_lanes<T>(args.width, stride, [&]<int size>(int lanes) {
