@@ -1,8 +1,8 @@
-// What messages along angles add for their edges, on a GPU: of float32 by the tensor cores, as messages
-// multiply (gpu_tensor.h), else a thread a number.
+// What messages along angles add for their edges, on a GPU: for float32 by the tensor cores, like messages
+// (gpu_tensor.h), else a thread per number.
 //
-// A warp has an atom, and takes 16 of its rows at once. Forward these stay in registers, sixteen columns
-// after the other are made of them; backward what sixteen columns give for x is added up in registers.
+// A warp has an atom, and processes 16 of its rows at once. Forward, these stay in registers, and sixteen
+// columns at a time are made of them; backward, the gradient by x is summed over the columns in registers.
 #pragma once
 
 #include "angle_ends/angle_ends.h"
@@ -13,8 +13,8 @@ namespace mdops::gpu_angle_ends {
 
 using namespace gpu_message;
 
-constexpr int kThreads = 256, kEndWarps = kThreads / kWarp, kEndBlocks = 2;  // blocks of a multiprocessor
-constexpr int kAhead = 4;  // sixteens of gradients that a warp has asked for: memory is what it waits for
+constexpr int kThreads = 256, kEndWarps = kThreads / kWarp, kEndBlocks = 2;  // blocks per multiprocessor
+constexpr int kAhead = 4;  // sixteens of gradients that a warp prefetches: it is limited by memory
 
 template <class T, class F>
 __global__ void __launch_bounds__(kThreads)
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
   make(args, row, column);
 }
 
-// A warp's 16 rows from `row` on, of which those from `end` on are not there, and an atom's rows.
+// A warp's 16 rows from `row` on, of which those from `end` on are missing, and an atom's rows.
 struct EndRows {
   int64_t row;  // the lane's first one
   bool is_there[2], is_right[2];
@@ -50,7 +50,7 @@ struct EndRows {
   }
 };
 
-// The rows of an atom; none where its offsets are wrong.
+// The rows of an atom; none if its offsets are wrong.
 struct AtomRows {
   int64_t begin, end;
   bool is_wrong;
@@ -62,7 +62,8 @@ struct AtomRows {
   }
 };
 
-// The weights to shared memory, transposed behind them in the backward pass; the inverse of their power.
+// Copies the weights to shared memory, in the backward pass followed by their transpose; returns the inverse
+// of their power.
 template <int kEights, Pass pass>
 __device__ __forceinline__ float place_end_weights(const AngleEndsArgs<float>& args) {
   MessageArgs<float> of_weights{};
@@ -71,7 +72,7 @@ __device__ __forceinline__ float place_end_weights(const AngleEndsArgs<float>& a
                                                                     {0, static_cast<int>(2 * args.columns)});
 }
 
-// Rows behind those of the last atom are zeros.
+// Sets rows after those of the last atom to zero.
 template <int kEights>
 __device__ __forceinline__ void finish_end_rows(const AngleEndsArgs<float>& args) {
   const int64_t last = args.offsets[args.atoms], threads = int64_t{gridDim.x} * kThreads;
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, kEndBlocks)
         const int which = own_sum<4>();
         if (which < 0) return;
         float* const to = by_atom + 16 * n + 4 * (lane % 4) + which;
-        // A lane has its column of all rows, so that their order is fixed.
+        // Each lane has its column for all rows, so that their order is fixed.
         if (first == of.begin)
           *to = sum;
         else
@@ -216,7 +217,7 @@ void by_numbers(const Gpu& gpu, const AngleEndsArgs<T>& args, int64_t rows, int6
     gpu.launch_for(rows * columns, kThreads, number_kernel<T, F>, args, rows * columns, columns, make);
 }
 
-// f.operator()<eights>() where there are kernels by tensor cores, or whether there are none.
+// Calls f.operator()<eights>() if there are tensor-core kernels; returns whether there are.
 template <class T, class F>
 bool by_tensor_ends(const Gpu& gpu, const AngleEndsArgs<T>& args, Pass pass, const F& f) {
   if constexpr (std::is_same_v<T, float>) {

@@ -1,12 +1,12 @@
-// Products of what two things have, of rows between pairs of these, as angles are between two edges of an
-// atom. Of row r with first f and second s, and of u and v with four numbers of each thing:
+// Products of the numbers of two things, for rows that are pairs of things, as angles are pairs of edges of
+// an atom. For row r with first f and second s, and u and v with four numbers of each thing:
 //
 //   c_r = <u_f, u_s> of the first three       w_r = u_f u_s of the last
-//   along v: the same of u_f and v_s, and of v_f and u_s, added up
-//   gradients by u, along v: of each thing the sum over the rows of which it is the first of g_r v_s, and
-//   over those of which it is the second of g_r v_f, with the rows' gradients g of both kinds of numbers
+//   along v: the same of u_f and v_s, plus that of v_f and u_s
+//   gradients by u, along v: for each thing the sum of g_r v_s over rows in which it is first, plus that of
+//   g_r v_f over rows in which it is second, with the rows' gradients g by both kinds of numbers
 //
-// Rows of no first or no second have zeros, and are in no sum. With v = u the third are the gradients of the
+// Rows without a first or second have zeros, and are in no sum. With v = u the third are the gradients of the
 // first.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace mdops {
 
 template <class T>
 struct AngleProductArgs {
-  const T *u, *v;  // (M, 4); v is null where there is none
+  const T *u, *v;  // (M, 4); v is null if unused
   const int32_t *first, *second, *first_offsets, *second_order, *second_offsets;
   int64_t rows, things;              // A, M
   T *cosines, *weights;              // (A,), c and w
@@ -49,7 +49,7 @@ MDOPS_HD void angle_product(const AngleProductArgs<T>& args, int64_t row) {
   args.cosines[row] = cosine, args.weights[row] = weight;
 }
 
-// Adds to `sum` what is by a thing through a row, of which `other` has the row's other one.
+// Adds the gradient by a thing through a row, with the row's other thing in `other`.
 template <class T>
 MDOPS_HD void add_by_row(const AngleProductArgs<T>& args, int64_t row, const int32_t* own,
                          const int32_t* other, int64_t thing, T (&sum)[4]) {
@@ -64,7 +64,7 @@ MDOPS_HD void add_by_row(const AngleProductArgs<T>& args, int64_t row, const int
   sum[3] += args.by_weights[row] * v[3];
 }
 
-// What is by a thing through each `step`-th of its rows, from the one at `begin` on.
+// The gradient by a thing through each `step`-th of its rows, from the one at `begin` on.
 template <class T>
 MDOPS_HD void angle_gradient(const AngleProductArgs<T>& args, int64_t thing, int begin, int step,
                              T (&sum)[4]) {

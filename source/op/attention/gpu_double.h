@@ -1,11 +1,11 @@
-// Attention of float64 by the tensor cores, forward and its gradients. A warp has 16 rows of a sequence and
-// one head, and goes through the sequence some eights of rows at a time, whose numbers come from the caches:
-// a product takes longer than they do. No warp waits for another.
+// Attention in float64 by the tensor cores, forward and gradients. A warp has 16 rows of one head of a
+// sequence, and loops over the sequence some eights of rows at a time, which it reads from the caches: that
+// is faster than the products. No warp waits for another.
 //
-//   Lane l = 4 g + t has rows g and g + 8 of products, and of each eight of their columns 2 t and 2 t + 1. Of
-//   each eight of the depth it takes numbers 2 t and 2 t + 1, in the place of t and t + 4 (common/gpu_mma.h).
-//   So what is made of a pair stands where the next product takes it. Of each sixteen columns of a sum a lane
-//   has the four from 4 t on, so that it reads two of other rows side by side.
+//   Lane l = 4 g + t has rows g and g + 8 of products, and in each eight of their columns 2 t and 2 t + 1. In
+//   each eight of the depth it uses numbers 2 t and 2 t + 1, instead of t and t + 4 (common/gpu_mma.h). So
+//   results for a pair are already the operand of the next product. In each sixteen columns of a sum a lane
+//   has the four from 4 t on, so that it reads two adjacent ones of other rows.
 #pragma once
 
 #include "attention/gpu_plain.h"
@@ -15,13 +15,13 @@ namespace mdops::gpu_attention {
 
 constexpr int kDoubleWarps = 4, kDoubleThreads = kDoubleWarps * kWarp;
 constexpr int kDoubleWidth = 128, kDoubleEights = kDoubleWidth / 8, kDoubleSixteens = kDoubleEights / 2;
-constexpr int kDoubleAhead = 2;  // sixteens of columns that are read before they are needed
+constexpr int kDoubleAhead = 2;  // sixteens of columns that are loaded in advance
 
-// Numbers of rows by eights of columns, as a lane has them.
+// A lane's numbers of rows by eights of columns.
 template <int kEights>
 using DoubleTile = double[kEights][4];
 
-// Some rows of a tensor. Those behind the last read the last.
+// Some rows of a tensor. Rows after the last read the last.
 struct DoubleRows {
   const double* first;
   int64_t stride;
@@ -33,7 +33,7 @@ struct DoubleRows {
 struct DoubleLane {
   int g = lane_index() / 4, t = lane_index() % 4;
 
-  // Of number k of four in an eight.
+  // For number k of four in an eight.
   __device__ __forceinline__ int row(int k) const { return g + k / 2 * 8; }
   __device__ __forceinline__ int column(int eight, int k) const { return 8 * eight + 2 * t + k % 2; }
 };
@@ -42,7 +42,7 @@ __device__ __forceinline__ double2 two_of(const double* at) {
   return *reinterpret_cast<const double2*>(at);
 }
 
-// Products of 16 rows with others, over their width.
+// Products of 16 rows with others, summed over their width.
 template <int kEights>
 __device__ __forceinline__ void pair_products(const DoubleRows& own, const DoubleRows& others,
                                               DoubleTile<kEights>& found) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ void pair_products(const DoubleRows& own, const Doubl
   }
 }
 
-// sums += coefficients of 16 rows and others times these others.
+// sums += coefficients of 16 rows and other rows times these other rows.
 template <int kEights>
 __device__ __forceinline__ void add_products(const DoubleTile<kEights>& coefficients,
                                              const DoubleRows& others, DoubleTile<kDoubleEights>& sums) {
@@ -97,7 +97,7 @@ __device__ __forceinline__ void add_products(const DoubleTile<kEights>& coeffici
   }
 }
 
-// factor_r times the sums of row r, of `count` rows.
+// Writes factor_r times the sums of row r, for `count` rows.
 __device__ __forceinline__ void put_sums(double* to, int64_t stride, int count, int width,
                                          const DoubleTile<kDoubleEights>& sums, const double (&factors)[2]) {
   const DoubleLane lane;
@@ -199,8 +199,8 @@ inline __global__ void __launch_bounds__(kDoubleThreads)
           largest[h] + log(total[h]);
 }
 
-// The gradient by q, with that by bias; by k; or by v. The first two have their side's part of those by
-// gates, up to kGates of them, and switch.
+// The gradient by q, with that by bias; by k; or by v. The first two have their side's part of the gradients
+// by gates, up to kGates of them, and switch.
 enum class DoubleSum { queries, keys, values };
 constexpr int kFewGates = 3;
 

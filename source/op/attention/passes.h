@@ -42,7 +42,7 @@ struct AttentionBlock {
 
   T* numbers(int64_t count) { return arena.take<T>(count); }
 
-  // Of any sequence that is no longer: scratch memory is counted for the longest, and a shorter one may have
+  // For any sequence up to this length: scratch memory is sized for the longest, and a shorter one may have
   // larger tiles.
   static int64_t most_rows_of_tile(int64_t n) {
     const int64_t rows = (n + kRows - 1) / kRows * kRows;
@@ -57,7 +57,7 @@ struct AttentionBlock {
     return (even + kRows - 1) / kRows * kRows;
   }
 
-  // The rows of this head; of 16 bits: copied.
+  // The rows of this head; copied if of 16 bits.
   RowsOf<T> rows(const void* base, int64_t width) {
     if (args.element == Element::same) {
       const T* at = static_cast<const T*>(base);
@@ -92,7 +92,7 @@ struct AttentionBlock {
     return to;
   }
 
-  // `columns` numbers a row of the sequence, (columns, lanes), zero in the lanes that are left.
+  // `columns` numbers a row of the sequence, (columns, lanes), zero in the other lanes.
   T* in_lanes(const void* base, int64_t columns) {
     if (!base) return nullptr;
     T* to = arena.take<T>(columns * lanes);
@@ -106,7 +106,7 @@ struct AttentionBlock {
     return to;
   }
 
-  // 0 in the lanes of keys, -infinity in those that are left.
+  // 0 in the lanes of keys, -infinity in the others.
   T* edge() {
     T* to = arena.take<T>(lanes);
     if (arena.base)
@@ -114,13 +114,13 @@ struct AttentionBlock {
     return to;
   }
 
-  // A row of bias, (n, n) of the sequence, into lanes.
+  // Loads a row of bias, (n, n) for the sequence, into lanes.
   void bias_row(const void* base, int64_t j, T* to) const {
     load_numbers(base, bias_at + j * n, n, args.element, to);
     for (int64_t l = n; l < lanes; ++l) to[l] = 0;
   }
 
-  // A row times a factor, to row j of a result.
+  // Writes a row times a factor to row j of a result.
   void put(const Panels<T>& from, int64_t row, int64_t width, T factor, void* base, int64_t j) const {
     if (args.element == Element::same) {
       scaled_row(from, row, width, factor, static_cast<T*>(base) + place(j) * width);
@@ -142,7 +142,7 @@ struct AttentionBlock {
     for (int64_t r = 0; r < count; ++r) put(from, r, width, factor, base, first + r);
   }
 
-  // to (n, .) += scores^T B, of the tile's rows: `right` begins with the first of them.
+  // to (n, .) += scores^T B, for the tile's rows: `right` begins with the first of them.
   void transposed_product(const Panels<T>& scores, int64_t count, const Panels<T>& right,
                           const Panels<T>& to) const {
     for (int64_t col = 0; col < n; col += Panels<T>::kWide) {
@@ -156,7 +156,7 @@ struct AttentionBlock {
   }
 };
 
-// What the rows of the keys have besides k and v, a key a lane, and how they change along a direction.
+// The keys' further numbers besides k and v, a key a lane, and their changes along a direction.
 template <class T, int kGates>
 struct Keys {
   using V = Vector<T>;
@@ -168,7 +168,7 @@ struct Keys {
   static constexpr int kMost = kGates < 0 ? kMostGate : kGates > 0 ? kGates : 1;
   MDOPS_HD int count() const { return kGates >= 0 ? kGates : gates; }
 
-  // The factors of query j and the keys from `lane` on.
+  // The factors of query j and keys from `lane` on.
   MDOPS_HD V a(int64_t j, int64_t lane) const { return w ? w[j] * vector_at(w + lane) : V{} + T(1); }
   MDOPS_HD V c(int64_t j, int64_t lane) const {
     if constexpr (kGates == 0) return V{} + T(1);
@@ -202,7 +202,7 @@ struct KeySums {
     for (int k = 0; k < K::kMost; ++k) gate[k] = V{};
     w = V{};
   }
-  // e and b of attention.h by the rows of gates and switches `g` and `s`.
+  // Adds e and b of attention.h for the rows of gates and switches `g` and `s`.
   MDOPS_HD void add(const K& keys, const T* g, const T* s, int64_t j, int64_t lane, const V& e, const V& b) {
     if constexpr (kGates != 0)
       if (g)
@@ -244,14 +244,14 @@ struct AttentionPasses : AttentionBlock<T> {
     return {lanes, static_cast<int>(args.gates), args.shift, gate, w, dgate, dw};
   }
 
-  // The logits of query j from the product q_j.k_l: s, and z of it.
+  // The logits of query j from the product q_j.k_l: s, then z.
   MDOPS_HD V score(const V& product, const T* bias, int64_t lane) const {
     const V s = args.scale * product;
     return bias ? s + vector_at(bias + lane) : s;
   }
   MDOPS_HD V logit(const K& keys, const V& s, const V& a) const { return keys.w ? (s + keys.shift) * a : s; }
 
-  // One row of scores to exp(z - top) m; returns their sum without m, and `top`.
+  // Replaces one row of scores by exp(z - top) m; returns their sum without m, and `top`.
   T softmax_row(const K& keys, const Panels<T>& s, int64_t r, int64_t j, const T* bias, const T* edge,
                 T least, T* top) const {
     V most = V{} - std::numeric_limits<T>::infinity();
@@ -307,7 +307,7 @@ struct AttentionPasses : AttentionBlock<T> {
     }
   }
 
-  // Sums over keys and queries to the gradients by gate and switch, of this head.
+  // Adds sums over keys and queries to the gradients by gate and switch, of this head.
   void put_sums(const T* row, const T* column, const AttentionResults<T>& result) const {
     const int64_t at = this->head * args.rows + this->begin, gates = kGates ? args.gates : 0;
     for (int64_t j = 0; j < n; ++j) {
@@ -325,7 +325,7 @@ struct AttentionPasses : AttentionBlock<T> {
     return sums;
   }
 
-  // ln of the sum over keys; where all are masked anything will do, for exp(z) is 0.
+  // ln of the sum over keys; arbitrary if all are masked, as exp(z) is 0.
   T saved_sum(int64_t j) const {
     const T sum = args.logsumexp[this->place(j)];
     return sum == -std::numeric_limits<T>::infinity() ? T(0) : sum;
@@ -340,7 +340,7 @@ struct AttentionPasses : AttentionBlock<T> {
     return sum_lanes<T>(whole) + ((sum[0] + sum[1]) + (sum[2] + sum[3]));
   }
 
-  // A row of G_j.v_l and of scores to x (attention.h) and p m. `weights` are p, where they are known.
+  // Replaces a row of G_j.v_l and of scores by x (attention.h) and p m. `weights` are p, if known.
   void backward_row(const K& keys, KeySums<T, kGates>& sums, const Panels<T>& s, const Panels<T>& t,
                     int64_t r, int64_t j, const T* bias, const T* edge, T total, T delta,
                     const T* weights = nullptr) const {

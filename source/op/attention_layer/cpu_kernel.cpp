@@ -7,7 +7,7 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
-// The weights as right factors: of the forward pass W in three parts, if there is one, and W_o, of the
+// The weights as right factors: in the forward pass W in three parts, if there is one, and W_o, in the
 // backward pass their transposes.
 template <class T>
 struct LayerWeights {
@@ -35,10 +35,10 @@ void pack_rows(const T* from, int64_t stride, int64_t cols, const Panels<T>& to)
   }
 }
 
-// What an atom keeps from the forward pass to the backward pass.
+// An atom's data saved for the gradient.
 template <class T>
 struct LayerSaved {
-  Panels<T> part[3], h;      // q, k, v, if they are kept, and the normalised h
+  Panels<T> part[3], h;      // q, k, v, if saved, and the normalised h
   T *shrink[3], *deviation;  // 1 / |x| of q, k and v; 1 / sqrt(var + eps)
   T *logsumexp, *rest;
 
@@ -78,7 +78,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
       saved.part[k] = take_panels<T>(arena, n, wide), saved.shrink[k] = this->numbers(n);
   }
 
-  // `count` numbers, and zeros up to whole vectors.
+  // Copies `count` numbers, and pads with zeros to whole vectors.
   T* padded_copy(const T* from, int64_t count) {
     T* to = this->numbers(padded<T>(count));
     if (!to) return to;
@@ -87,7 +87,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
     return to;
   }
 
-  // Transposed, (columns, lanes), zero in the lanes that are left; `room` (lanes, columns) is for a copy.
+  // Transposes to (columns, lanes), zero in the other lanes; `room` (lanes, columns) is for a copy.
   void turn(const Panels<T>& from, const Panels<T>& room, const Panels<T>& to) const {
     for (int64_t col = 0; col < from.cols; col += Panels<T>::kWide) {
       const int64_t size = n * from.width(col);
@@ -97,7 +97,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
     transpose(room, to);
   }
 
-  // x + bias, of length 1; keeps 1 / |x|.
+  // x + bias, scaled to length 1; saves 1 / |x|.
   void finish_part(const Panels<T>& x, const T* bias, T* shrink) const {
     for (int64_t j = 0; j < n; ++j) {
       x.each([&](auto at) __attribute__((always_inline)) {
@@ -108,7 +108,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
     }
   }
 
-  // The part k of the rows that stands in g; keeps 1 / |x|.
+  // Loads part k of the rows from g; saves 1 / |x|.
   void take_part(int k, const Panels<T>& x, T* shrink) const {
     for (int64_t j = 0; j < n; ++j) {
       const T* from = coordinates(layer.g, k, j);
@@ -118,13 +118,13 @@ struct LayerPasses : AttentionPasses<T, kGates> {
     }
   }
 
-  // Where the part k of neighbour j stands in rows like g.
+  // The place of part k of neighbour j in rows like g.
   template <class X>
   X* coordinates(X* rows, int k, int64_t j) const {
     return rows + (this->begin + j) * columns + layer.parts_begin() + k * width;
   }
 
-  // Row j to length 1, if it is to be; 1 / |x|.
+  // Scales row j to length 1 if `normalize`; returns 1 / |x|.
   T set_length(const Panels<T>& x, int64_t j) const {
     if (!layer.normalize) return 1;
     V sum = V{};
@@ -140,7 +140,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
     return factor;
   }
 
-  // Columns times the factors.
+  // Multiplies columns by the factors.
   void multiply_factors(const Panels<T>& x, const T* factors) const {
     for (int64_t j = 0; factors && j < n; ++j)
       x.each([&](auto at) __attribute__((always_inline)) {
@@ -159,7 +159,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
       });
   }
 
-  // dx of the finished part to that of the product, times a factor.
+  // Turns dx of the finished part into that of the product, times a factor.
   void part_gradient(const Panels<T>& dx, const Panels<T>& x, const T* shrink, T factor) const {
     for (int64_t j = 0; j < n; ++j) {
       V sum = V{};
@@ -220,7 +220,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
     }
   }
 
-  // Row r of o W_o, times `inverse`, to a row of the result.
+  // Writes the norm of row r of o W_o, times `inverse`, to a row of the result.
   void norm_row(const Panels<T>& h, int64_t r, int64_t j, T inverse, const T* g, const T* bias,
                 const T* inside, T* result) const {
     V sum = V{};
@@ -255,7 +255,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
     for (int64_t c = 0; c < features; ++c) result[c] = result[c] * layer.norm[c] + layer.norm_bias[c];
   }
 
-  // delta of attention.h as a sum over keys, for `out` is not kept; keeps p in `weights`.
+  // delta of attention.h as a sum over keys, as `out` is not saved; writes p to `weights`.
   T sum_delta(const Keys<T, kGates>& keys, const Panels<T>& s, const Panels<T>& t, int64_t r, int64_t j,
               const T* edge, T total, T* weights) const {
     V sum = V{};
@@ -344,7 +344,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
   }
 };
 
-// Calls work(passes) with the kernels for this number of gates, and tells how much memory they used.
+// Calls work(passes) with the kernels for this number of gates, and returns how much memory they used.
 template <class T, class Work>
 int64_t with_passes(const AttentionLayerArgs<T>& args, int64_t neighbors, int64_t atom, void* scratch,
                     const Work& work) {

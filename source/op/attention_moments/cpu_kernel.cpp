@@ -56,7 +56,7 @@ struct AtomPasses {
         n(args_.attention.length(atom_)) {}
 
   Rows<T> rows_of(T* array, int64_t columns) const { return {array + begin * columns, columns}; }
-  // q, k or v of a layer as attention takes them.
+  // q, k or v of a layer in attention's layout.
   Rows<const T> part(int l, int k) const {
     const int64_t width = args.layer[l].width;
     if (l) return {saved.layer[l].part[k] + begin * width, width};
@@ -69,7 +69,7 @@ struct AtomPasses {
     return {(l ? saved.layer[l - 1].x : args.rows) + begin * columns, columns};
   }
 
-  // What the pair (j, l) has besides q, k and v: a, c and the logit of attention.h.
+  // The numbers of the pair (j, l) besides q, k and v: a, c and the logit of attention.h.
   T a(int64_t j, int64_t l) const {
     const T* w = static_cast<const T*>(args.attention.in.switches);
     return w ? w[begin + j] * w[begin + l] : T(1);
@@ -109,7 +109,7 @@ struct AtomPasses {
     }
   }
 
-  // x behind a layer, of row j; its r.
+  // x after a layer, of row j; returns its r.
   T join_row(int l, int64_t j, T* x) const {
     const JoinedLayer<T>& layer = args.layer[l];
     const int64_t columns = args.behind(l);
@@ -124,12 +124,12 @@ struct AtomPasses {
   void join(int l, const Rows<T>& x) const {
     for (int64_t j = 0; j < n; ++j) saved.layer[l].deviation[begin + j] = join_row(l, j, x[j]);
   }
-  // Where x behind a layer is; behind the last one it is in scratch memory.
+  // The place of x after a layer; after the last one it is in scratch memory.
   Rows<T> behind(int l, const Rows<T>& last) const {
     return l + 1 < args.layers ? rows_of(saved.layer[l].x, args.behind(l)) : last;
   }
 
-  // q, k and v of a layer but the first.
+  // q, k and v of a layer other than the first.
   void project(int l) const {
     const JoinedLayer<T>& layer = args.layer[l];
     const int64_t width = layer.width;
@@ -149,7 +149,7 @@ struct AtomPasses {
   }
 
   void forward(T* out, T* scratch) const {
-    const Rows<T> x{scratch, args.features};  // behind the last layer
+    const Rows<T> x{scratch, args.features};  // after the last layer
     for (int l = 0; l < args.layers; ++l) {
       if (l) project(l);
       attend(l), join(l, behind(l, x));
@@ -163,7 +163,7 @@ struct AtomPasses {
       }
   }
 
-  // By o, q, k and v of a layer, with what gate and switch add to theirs.
+  // By o, q, k and v of a layer; also adds the gradients by gate and switch.
   struct Gradients {
     Rows<T> o, part[3];
   };
@@ -196,7 +196,7 @@ struct AtomPasses {
     }
   }
 
-  // By x behind a layer, in place, what its q, k and v add: of rows (n, columns).
+  // Adds the part of q, k and v to the gradient by x after a layer, in place, for rows (n, columns).
   void project_backward(int l, const Gradients& d, const Rows<T>& dx) const {
     const JoinedLayer<T>& layer = args.layer[l];
     const int64_t width = layer.width;
@@ -204,7 +204,7 @@ struct AtomPasses {
       for (int64_t j = 0; j < n; ++j) {
         T* const own = d.part[k][j];
         const T *x = saved.layer[l].part[k] + (begin + j) * width, *factors = k ? nullptr : layer.factors;
-        // Of what has the length 1: x without the factors, and the gradient by that.
+        // The vector of length 1: x without the factors, and the gradient by it.
         const auto unit = [&](int64_t i) { return factors ? x[i] / factors[i] : x[i]; };
         for (int64_t i = 0; factors && i < width; ++i) own[i] *= factors[i];
         const T shrink = saved.layer[l].shrink[k][begin + j];
@@ -216,7 +216,7 @@ struct AtomPasses {
       }
   }
 
-  // dx behind a layer, which becomes dy, to the gradients by x before it and by o.
+  // Turns dx after a layer, which becomes dy, into the gradients by x before it and by o.
   void join_backward(int l, const Rows<T>& x, const Rows<T>& dx, const Rows<T>& before,
                      const Rows<T>& o) const {
     const JoinedLayer<T>& layer = args.layer[l];
@@ -246,7 +246,7 @@ struct AtomPasses {
     }
   }
 
-  // Numbers of scratch memory a row: pieces as wide as the widest array.
+  // Scratch memory per row: pieces as wide as the widest array.
   static constexpr int kPieces = 7;
   static int64_t scratch_columns(const AttentionMomentsArgs<T>& args) {
     int64_t most = args.features;

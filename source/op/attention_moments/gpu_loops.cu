@@ -14,7 +14,7 @@ using gpu_attention::TensorArgs;
 namespace {
 
 constexpr int kParts = 2;              // of a number, for the accuracy of float32's products
-constexpr int kJoinBlocks = 2;         // a multiprocessor, of `join_kernel`
+constexpr int kJoinBlocks = 2;         // per multiprocessor, for `join_kernel`
 constexpr int kNarrow = 2, kWide = 4;  // units of 16 columns of a layer
 using gpu_attention_layer::kGroup;
 using gpu_attention_layer::kMany;
@@ -22,7 +22,7 @@ using gpu_attention_layer::kMost;
 using gpu_attention_layer::kRowWarps;
 using gpu_attention_layer::kSome;
 
-// f<I>() for a layer of 16 I columns.
+// Calls work<I>() for a layer of 16 I columns.
 template <class Work>
 void with_columns_of(int64_t columns, const Work& work) {
   if (columns == 16 * kNarrow) return work.template operator()<kNarrow>();
@@ -38,8 +38,8 @@ void with_features(int64_t features, const Work& work) {
 // Memory of a pass.
 struct PassMemory {
   int32_t* bad;
-  // By o of a layer, by q, k and v of one, and by x of two; the parts of those by gate and switch, of all
-  // layers.
+  // By o of a layer, by q, k and v of one, and by x of two; the parts of the gradients by gate and switch, of
+  // all layers.
   float *by_o, *of_part[3], *by_x[2], *delta, *parts = nullptr;
   TurnedGradient turned;
 
@@ -60,7 +60,7 @@ struct PassMemory {
     turned.square = space.take<float>((columns + 1) * columns);
     if (a.in.gate || a.in.switches) parts = space.take<float>(args.layers * size_of_parts(args));
   }
-  // Of a layer.
+  // For one layer.
   static int64_t size_of_parts(const AttentionMomentsArgs<float>& args) {
     return 2 * args.attention.rows * (args.attention.gates + 1);
   }
@@ -113,7 +113,7 @@ class Moments {
   }
 
  private:
-  // `judged`: whether a pass before has looked at offsets and plan.
+  // `judged`: whether an earlier pass checked offsets and plan.
   TensorArgs<float> attention(int l, bool judged) const {
     const AttentionArgs<float>& a = args_.attention;
     const JoinedLayer<float>& layer = args_.layer[l];
@@ -175,8 +175,8 @@ class Moments {
     launch<kEndThreads>(end_back_kernel<I>, 1, Factor<2 * I, 4 * I>::kBytes, p);
   }
 
-  // Attention's gradients of a layer; those by gate and switch as parts, which are added up behind the first
-  // layer, the last to come.
+  // Attention's gradients of a layer; those by gate and switch as parts, which are summed after the first
+  // layer, the last to be done.
   void attend_back(int l, const AttentionMomentsResults<float>& out) const {
     gpu_attention::GradientArgs<float> g{};
     g.grad_out = memory_.by_o, g.logsumexp = saved_.layer[l].logsumexp, g.delta = memory_.delta;
@@ -201,7 +201,7 @@ class Moments {
     gpu_.launch(kernel, blocks(each, blocks_for(rows_, kGroup * Threads / kWarp)), Threads,
                 factors + static_cast<int64_t>(sizeof(BlockNumbers)), args...);
   }
-  // As many as there is work for, up to `each` a multiprocessor.
+  // As many as there is work for, up to `each` per multiprocessor.
   int64_t blocks(int64_t each, int64_t work) const { return std::min(each * limits_.multiprocessors, work); }
 
   const Gpu& gpu_;

@@ -4,7 +4,7 @@
 //   D[k][l] = sum_a T[a][k] T[a][l],  k < M, l < M2
 //   dT[a][k] = sum_l G[k][l] T[a][l]  +  sum_k' G[k'][k] T[a][k']  (the latter for k < M2)
 //
-// Behind D a row of features may have numbers that are not of T, as nets take them.
+// After D a row of features may have further inputs of nets.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ struct AxisArgs {
   int rows, width, axis;      // of T, and M2
   const T *t, *grad;          // (atoms, rows, width); (atoms, row_size()), null forward
   T* out;                     // (atoms, row_size()), or as t
-  int64_t more = 0;           // numbers behind D
-  const T* behind = nullptr;  // (atoms, more), null backward
+  int64_t more = 0;           // numbers after D
+  const T* behind = nullptr;  // (atoms, more), null in the backward pass
 
   MDOPS_HD int64_t t_size() const { return static_cast<int64_t>(rows) * width; }
   MDOPS_HD int64_t d_size() const { return static_cast<int64_t>(width) * axis; }
   MDOPS_HD int64_t row_size() const { return d_size() + more; }
 };
 
-// Of one atom: D[k][l].
+// For one atom: D[k][l].
 template <class T>
 MDOPS_HD T axis_feature(const AxisArgs<T>& p, const T* t, int k, int l) {
   T sum = 0;
@@ -36,8 +36,8 @@ MDOPS_HD T axis_feature(const AxisArgs<T>& p, const T* t, int k, int l) {
   return sum;
 }
 
-// The two sums of dT[a][k]: over row k of G, whose rows are `stride` numbers apart; and over its column k,
-// there every `step`-th row from `first` on.
+// The two sums of dT[a][k]: over row k of G, with rows `stride` numbers apart; and over its column k, every
+// `step`-th row from `first` on.
 template <class T>
 MDOPS_HD T axis_row_gradient(const AxisArgs<T>& p, const T* t, const T* g, int stride, int a, int k) {
   T sum = 0;
@@ -52,7 +52,7 @@ MDOPS_HD T axis_column_gradient(const AxisArgs<T>& p, const T* t, const T* g, in
   return sum;
 }
 
-// The CPU's kernels, of the atoms [begin, end).
+// The CPU kernels, for atoms [begin, end).
 MDOPS_DECLARE_KERNELS(void axis_features(const AxisArgs<T>& args, int64_t begin, int64_t end))
 MDOPS_DECLARE_KERNELS(void axis_gradients(const AxisArgs<T>& args, int64_t begin, int64_t end))
 

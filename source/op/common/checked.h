@@ -1,4 +1,4 @@
-// The tensors of an op's call, checked as the arguments of its kernels are made of them.
+// Checks the tensors of an op's call, and makes the kernels' arguments from them.
 #pragma once
 
 #include <cmath>
@@ -19,45 +19,45 @@ struct TypeList {
   static constexpr size_t kCount = sizeof...(A);
 };
 
-// Each names its argument, and where the kernels have it: what points to numbers says of which type they are.
-// The tensors live as long as the call; copies of them, until the kernels are launched.
+// Each names its argument, and the kernels' pointer for it, whose type is the required dtype. The tensors
+// live as long as the call; copies, until the kernels are launched.
 template <class Device>
 class Checked {
  public:
   const typename Device::Call& op;
 
-  // `knows_type`: of each floating-point tensor it is known which type it is to have.
+  // `knows_type`: the required type of all floating-point tensors is known.
   explicit Checked(const typename Device::Call& call, bool knows_type = false)
       : op(call), knows_type_(knows_type) {}
   Checked(const Checked&) = delete;
 
-  // f(T{}) with T the type of a tensor: float64, or float32. Others are refused where it is taken.
+  // Calls f(T{}) with T the type of a tensor: float64, else float32. `take` refuses others.
   template <class F>
   auto for_type_of(const Tensor& tensor, const F& f) {
     tells_type_ = &tensor;
     return tensor.scalar_type() == ScalarType::Double ? f(double{}) : f(float{});
   }
 
-  // Null where there are no numbers.
+  // Null if the tensor is empty.
   template <class N>
   void take(const N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
     to = data_of(checked<N>(name, tensor, shape));
   }
-  // Null where there is no tensor, too.
+  // Null also if there is no tensor.
   template <class N>
   void take(const N*& to, const char* name, const std::optional<Tensor>& tensor,
             std::initializer_list<int64_t> shape) {
     if (tensor) take(to, name, *tensor, shape);
   }
 
-  // Values in [low, high), if the op looks at them.
+  // Also checks that values are in [low, high), if the op checks values.
   void take_range(const int32_t*& to, const char* name, const Tensor& tensor,
                   std::initializer_list<int64_t> shape, int64_t low, int64_t high) {
     take(to, name, tensor, shape);
     check_range(op, name, to, tensor.numel(), low, high);
   }
 
-  // Where kernels read them with the same bits wherever the tensor is.
+  // Copies if necessary, so that kernels compute the same bits wherever the tensor is.
   template <class N>
   void place(const N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
     const Tensor& found = checked<N>(name, tensor, shape);
@@ -69,7 +69,7 @@ class Checked {
     if (tensor) place(to, name, *tensor, shape);
   }
 
-  // The same for kernels that tell by null what they were not given: not null where there are no numbers.
+  // The same for kernels in which null means absent: not null for an empty tensor.
   template <class N>
   void give(const N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
     static const N none{};
@@ -77,7 +77,7 @@ class Checked {
     if (!to) to = &none;
   }
 
-  // What a pass forward has written, and one back reads alone.
+  // Data that a forward pass saved, and only a backward pass reads.
   template <class N>
   void take_saved(N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
     const N* from;
@@ -92,7 +92,7 @@ class Checked {
     to = data_of(made);
     return made;
   }
-  // The same, which loops add to.
+  // The same for sums, to which loops add.
   template <class N>
   Tensor sums(N*& to, const std::vector<int64_t>& shape) const {
     Tensor made = Device::summed(op, shape, kDtype<N>);
@@ -101,7 +101,7 @@ class Checked {
   }
 
  private:
-  // Else an op is called for the type of the first of them.
+  // Without `knows_type` an op is called for the type of the first of them.
   template <class N>
   const Tensor& checked(const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
     const bool tells_type =

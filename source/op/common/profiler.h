@@ -1,6 +1,6 @@
-// When the stages of kernels began and ended, for `mdops profile`. A kernel says MDOPS_STAGE(name); where a
-// stage begins: it ends with the scope. Without MDOPS_PROFILER that leaves no code, and still wants a name of
-// the list.
+// Records when stages of kernels began and ended, for `mdops profile`. A kernel begins a stage with
+// MDOPS_STAGE(name); it ends with the scope. Without MDOPS_PROFILER that leaves no code, but still checks the
+// name.
 #pragma once
 
 #include <cstdint>
@@ -52,14 +52,14 @@ inline constexpr const char* kStageNames[] = {MDOPS_STAGES(MDOPS_STAGE_NAME) nul
 
 namespace mdops {
 
-// Where the kernels of a source write; its events are a GPU's memory.
+// Where the kernels of a source write events; they are in a GPU's memory.
 struct StageRecord {
   StageEvent* events;
   unsigned long long count, most;
 };
 static __device__ StageRecord stage_record;
 
-// One lane of a warp tells for all. Its `thread` is where on the GPU the warp is: no two are there at once.
+// One lane records for its warp. Its `thread` is the warp's place on the GPU, which no two share at a time.
 class StageTimer {
  public:
   __device__ __forceinline__ explicit StageTimer(Stage stage) : stage_(stage), begin_(clock()) {}
@@ -123,7 +123,7 @@ static inline int64_t stage_events(StageEvent* to, int64_t most) {
 namespace mdops {
 namespace MDOPS_ISA {
 
-// The events of all threads, each in a place of its own; those beyond the last place are lost.
+// The events of all threads, each in its own place; those beyond the last place are lost.
 struct StageRecord {
   std::unique_ptr<StageEvent[]> events;
   int64_t most = 0;
@@ -131,7 +131,7 @@ struct StageRecord {
 };
 inline StageRecord stage_record;
 
-// Nanoseconds of the clock that Python's time.perf_counter has on Linux.
+// Nanoseconds of the clock of Python's time.perf_counter on Linux.
 inline int64_t stage_clock() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

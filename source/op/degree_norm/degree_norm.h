@@ -1,5 +1,5 @@
-// A norm of atoms' rows x (D, C) by a length that does not turn. With m the mean over channels of row 0, or 0
-// where rows are not centered, x' = x - m in row 0 and x in the others,
+// A norm of atoms' rows x (D, C) by a rotation-invariant length. With m the mean over channels of row 0, or 0
+// if rows are not centered, x' = x - m in row 0 and x in the others,
 //
 //   q = sum_d v_d sum_c x'_dc^2     r = (q + eps)^(-1/2)     y_dc = r x'_dc f_dc + b_c in row 0
 //
@@ -8,9 +8,9 @@
 //   by x'_dc   r G_dc - r^3 v_d x'_dc s      by x the same, in row 0 less its mean over channels if centered
 //   by f_dc    the sum over atoms of the terms r g_dc x'_dc
 //
-// Backward of that by x, for the gradient u by it, w as x' is of x, a = sum w G, t = sum v w x':
+// Backward of that by x, for the gradient u by it, w from it like x' from x, a = sum w G, t = sum v w x':
 //
-//   by G_dc    r w_dc - r^3 t x'_dc, of which by g_dc is f_dc times, and g_dc times the terms of f_dc
+//   by G_dc    r w_dc - r^3 t x'_dc, times f_dc: by g_dc; times g_dc: the terms of f_dc
 //   by x'_dc   -r^3 (v_d x'_dc (a - 3 r^2 s t) + t G_dc + s v_d w_dc), by x as above
 #pragma once
 
@@ -27,15 +27,16 @@ struct NormArgs {
   int64_t atoms, rows, channels;  // N, D, C
   bool centered;
   T eps;
-  const T *x, *factors, *bias, *shares;  // (N, D, C), (D, C), (C), v (D); bias is null but in a pass forward
-  const T *grad, *direction;             // g and u, (N, D, C), or null
-  T *y, *by_grad, *terms;  // (N, D, C): y, or the gradient by x; those by g, and terms of f, or null
+  const T *x, *factors, *bias,
+      *shares;                // (N, D, C), (D, C), (C), v (D); bias is null except in a forward pass
+  const T *grad, *direction;  // g and u, (N, D, C), or null
+  T *y, *by_grad, *terms;     // (N, D, C): y, or the gradient by x; those by g, and terms of f, or null
 };
 
-// An atom's numbers as all passes see them. `Team` is who works on it. `each(rows, channels, f)` calls
-// f(place) for each place, by one of its members, and `sum(rows, channels, f)` gives all of them the sum. A
-// place is a number, or some side by side, which it loads from those of an atom and stores there. It says if
-// it is `in_first` row, and which `row` it is in.
+// An atom's numbers in all passes. `Team` is the workers on it. `each(rows, channels, f)` calls f(place) for
+// each place, in one of its members, and `sum(rows, channels, f)` returns the sum to all. A place is a
+// number, or several adjacent ones, which it loads from and stores to an atom's arrays. It has `in_first`,
+// whether it is in the first row, and its `row`.
 template <class T, class Team>
 struct NormAtom {
   const NormArgs<T>& args;
@@ -73,13 +74,13 @@ struct NormAtom {
     return team.sum(args.rows, args.channels, f);
   }
 
-  // Of row 0, or 0 where rows are not centered.
+  // For row 0; 0 if rows are not centered.
   template <class F>
   MDOPS_HD T mean_of(const F& f) const {
     return args.centered ? team.sum(1, args.channels, f) / static_cast<T>(args.channels) : T(0);
   }
 
-  // The gradient by x of that by x'.
+  // The gradient by x from that by x'.
   template <class F>
   MDOPS_HD void by_x(const F& f) const {
     const T less = mean_of(f);

@@ -1,4 +1,4 @@
-// What a system does in both halves of a step in a cell that moves, on both devices; cell_inputs.h fills it.
+// A system's work in both halves of a step in a moving cell, on both devices; cell_inputs.h fills it.
 #pragma once
 
 #include "dynamics/args.h"
@@ -6,13 +6,13 @@
 
 namespace mdops {
 
-// What the cells of all systems are coupled to.
+// Parameters of the barostat of all systems.
 struct Barostat {
   double dt, kT, pressure, period;
   bool flexible;
 
-  // The momenta that the cell has: all of a symmetric matrix, or one. The mass of their first thermostat is
-  // that of nine, as in ASE.
+  // The degrees of freedom of the cell's momenta: a symmetric matrix, or one number. The mass of their first
+  // thermostat is that of nine, as in ASE.
   MDOPS_HD Bath bath() const {
     const double mass = kT * period * period;
     return {kT, flexible ? 6.0 : 1.0, period, 1 / (9 * mass), 1 / mass};
@@ -32,13 +32,13 @@ struct CellArgs {
   double tau;
 };
 
-// Of one system both devices do two things side by side: `which` is 0 for what belongs to its atoms, 1 for
-// its cell. On a GPU two threads do them, since a chain is long to wait for.
+// For a system both devices do two tasks in parallel: `which` is 0 for its atoms, 1 for its cell. On a GPU
+// two threads do them, since a chain takes long.
 template <int Links>
 struct CellMotion : CellArgs {
   MDOPS_HD double freedom_of(int64_t s) const { return freedom[s] > 0 ? freedom[s] : NAN; }
 
-  // Moves a chain through half a step; the factor of the momenta that it is coupled to.
+  // Moves a chain through half a step; returns the factor of its momenta.
   MDOPS_HD double advance(int which, int64_t s, double twice_kinetic) const {
     if constexpr (Links == 0) {
       return 1;
@@ -61,7 +61,7 @@ struct CellMotion : CellArgs {
     return p.plus(barostat.dt / 2, force);
   }
 
-  // Of a system without atoms nothing moves.
+  // In a system without atoms nothing moves.
   MDOPS_HD void keep(int which, int64_t s) const {
     const CellArgs::Chains c = which ? of_cell : of_atoms;
     for (int64_t j = s * Links; j < (s + 1) * Links; ++j) c.new_eta[j] = c.eta[j], c.new_p[j] = c.p[j];
@@ -111,7 +111,7 @@ struct CellStart {
   }
 };
 
-// What a system is at the end of a step.
+// The end of a system's step.
 template <int Links>
 struct CellFinish {
   static constexpr int kThreads = 2;
@@ -134,7 +134,7 @@ struct CellFinish {
     m.kinetic = sum.flow.trace() / 2;
     if (occupied) {
       // Pairs within the cutoff are in the list while no atom has moved by half the skin; the strain brings
-      // atoms together that were as far apart as the list reaches.
+      // atoms closer that were as far apart as the list reaches.
       const Strain strain(reference_cell + 9 * s, motion.cell + 9 * s);
       const double moved = std::sqrt(m.moved2) + strain.shrinkage() * cutoff / 2;
       m.moved2 = moved * moved;

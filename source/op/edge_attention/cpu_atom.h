@@ -1,5 +1,5 @@
 // Attention among the edges of one atom, in the nearest caches: the queries of all heads in lanes, the keys
-// one after the other. For one instruction set.
+// in turn. For one instruction set.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline void transposed_product(const Panels<T>& a, int64_t rows, int64_t depth, 
   }
 }
 
-// What the edges of an atom have: numbers x, their changes u (or null), and of each the vector and weight.
+// The edges of an atom: numbers x, their changes u (or null), and the vector and weight of each.
 template <class T>
 struct AtomEdges {
   int64_t n, heads, keys, values;
@@ -41,7 +41,7 @@ class AtomAttention {
   static constexpr int kSums = 4;  // by the three numbers of r, and by w
 
  public:
-  // Room for the queries of n edges; in what order they stand only those know that expand and fold.
+  // Room for the queries of n edges; only expand and fold depend on their order.
   AtomAttention(const AtomEdges<T>& edges, bool back, Arena& arena)
       : edges_(edges), changes_(edges.along_x != nullptr) {
     const int64_t lanes = padded<T>(edges.queries()), values = padded<T>(edges.values), n = edges.n;
@@ -63,8 +63,8 @@ class AtomAttention {
     }
   }
 
-  // Lays the vectors and weights of edges beside their queries: `heads_first` if the queries of a head stand
-  // together, and not those of an edge.
+  // Copies the vectors and weights of edges to their queries: `heads_first` if the queries of a head are
+  // adjacent, not those of an edge.
   void expand(bool heads_first) const {
     for (int k = 0; k < kSums; ++k) {
       lay(k < 3 ? edges_.r + k : edges_.w, k < 3 ? 3 : 1, heads_first, own_[k]);
@@ -88,7 +88,7 @@ class AtomAttention {
     sums_of_keys(out, edges_.values, s_, numbers(edges_.x, x_));
   }
 
-  // Of G: the gradients by q, x, r and w.
+  // For G: the gradients by q, x, r and w.
   void backward(const T* q, const T* g, T* by_q, T* by_x) const {
     logits(q);
     lanes_of(g, edges_.values, g_), gemm(edges_.n, edges_.values, rows_of(edges_.x), g_, t_, false);
@@ -206,7 +206,7 @@ class AtomAttention {
   void lanes_of(const T* rows, int64_t width, const Panels<T>& to) const {
     rows_to_lanes(rows, width, edges_.queries(), width, to);
   }
-  // Rows in panels of V numbers: where they lie, or in `room`.
+  // Rows in panels of V numbers: in place, or in `room`.
   Panels<T> in_panels(const T* from, int64_t rows, int64_t width, const Panels<T>& room) const {
     if (width == edges_.values && are_panels<T>(width)) return {const_cast<T*>(from), rows, width};
     rows_to_panels(from, rows, width, room);
@@ -221,7 +221,7 @@ class AtomAttention {
     gemm(edges_.n, edges_.keys, rows_of(edges_.x), q_, s_, false);
   }
 
-  // Puts z of each key into p, c into c; the largest z.
+  // Writes z of each key to p, and c to c; returns the largest z.
   template <class Place>
   inline __attribute__((always_inline)) V tops(Place place) const {
     const Sums own = at_once(own_, place);
@@ -254,7 +254,7 @@ class AtomAttention {
                                                  const Panels<T>& to_s, const Panels<T>& to_share) const {
     store(place.in(to_s, l), by.s), store(place.in(to_share, l), by.share);
   }
-  // To the sums of the queries in `own`, and to those of key l.
+  // Adds to the sums of the queries in `own`, and to those of key l.
   inline __attribute__((always_inline)) void add(const EdgePairGradients<V>& found, int64_t l, const T* r,
                                                  const T* w, const Sums& own, Sums& by) const {
     for (int k = 0; k < 3; ++k) {
@@ -270,8 +270,8 @@ class AtomAttention {
   }
   void clear_keys() const { std::fill_n(of_key_, kSums * edges_.n, V{}); }
 
-  // To the rows of queries, `width` of the V numbers: sums over keys of weights times x, and of others times
-  // u.
+  // Writes to the rows of queries, `width` of the V numbers: sums over keys of weights times x, and of others
+  // times u.
   void sums_of_keys(T* to, int64_t width, const Panels<T>& weights, const Panels<T>& x,
                     const Panels<T>* others = nullptr, const Panels<T>* u = nullptr) const {
     const int64_t queries = edges_.queries();
@@ -289,7 +289,7 @@ class AtomAttention {
     make(by_x_);
     panels_to_rows(by_x_, edges_.n, edges_.values, to);
   }
-  // by_x_l (+)= sum over queries of weights_l rows, of rows of q or G, or their directions.
+  // by_x_l (+)= sum over queries of weights_l rows, with rows of q or G, or their directions.
   void add_by_x(const T* of, int64_t width, const Panels<T>& weights, const Panels<T>& to,
                 bool accumulate) const {
     const Panels<T> rows = in_panels(of, edges_.queries(), width, of_queries_);
@@ -299,7 +299,7 @@ class AtomAttention {
   const AtomEdges<T> edges_;
   const bool changes_;
   Panels<T> q_, dq_, g_;                             // (K, n H), G (V, n H)
-  Panels<T> x_, u_, of_queries_, by_x_;              // (n, V), (n H, V), where rows do not lie so
+  Panels<T> x_, u_, of_queries_, by_x_;              // (n, V), (n H, V), if rows have another layout
   Panels<T> s_, t_, ds_, dt_;                        // (n, n H)
   V *p_, *c_, *dc_, *of_key_;                        // (n,), (n, 4)
   T *own_[kSums], *change_[kSums], *by_own_[kSums];  // (n H,)

@@ -1,12 +1,12 @@
-// Rows of the environment matrix at the edges of a graph, and what sums over edges are weighed with, from the
-// pair vectors d of a list. An edge is at one of the K slots of its atom, whose type is k:
+// Rows of the environment matrix at the edges of a graph, and weights of sums over edges, from the pair
+// vectors d of a list. An edge is at one of the K slots of its atom, whose type is k:
 //
-//   r = |d|   u = 1 / (r + protection)   w = 1 - u'^3 (6 u'^2 - 15 u' + 10), u' from 0 at `smooth` to 1 at
-//   the cutoff
+//   r = |d|   u = 1 / (r + protection)   w = 1 - u'^3 (6 u'^2 - 15 u' + 10), u' from 0 at `smooth`
+//                                          to 1 at the cutoff
 //   lengths  (u w - mean_k) / std_k0     vectors  u^2 w d / std_k1     weight  w
 //   means    w of_means                  turning  w of_turning vectors
 //
-// Backward a pair vector has the sum of the gradients by all five, zeros where its slot is no edge.
+// Backward a pair vector has the sum of the gradients by all five, zeros if its slot is no edge.
 #pragma once
 
 #include <cmath>
@@ -28,7 +28,7 @@ struct EdgeEnvironmentArgs {
   EnvironmentForm<T> form;
   const T* displacements;               // (N, K, 3)
   const int32_t *slots, *edge_of_slot;  // (E,), n K + k, -1: none; (N, K), -1: none
-  const int32_t* types;                 // (N,), -1 of a virtual atom
+  const int32_t* types;                 // (N,), -1 for a virtual atom
   const T *mean, *std;                  // (kinds,), (kinds, 2)
   // (E,), (E, 3), (E,), (E,), (E, 3): results, or the gradients by them, and then by d (N, K, 3).
   T *lengths, *vectors, *weight, *means, *turning;
@@ -46,7 +46,7 @@ struct EdgeEnvironmentArgs {
   MDOPS_HD void run_slot(int64_t slot) const;
 };
 
-// Of one edge.
+// Numbers of one edge.
 template <class T>
 struct EdgeRow {
   T d[3], r, inverse, w, slope;  // slope: of w by r
@@ -62,7 +62,7 @@ struct EdgeRow {
   }
 };
 
-// The numbers of an edge.
+// Writes the numbers of an edge.
 template <class T>
 MDOPS_HD void EdgeEnvironmentArgs<T>::write_edge(int64_t e, int64_t slot) const {
   const EdgeRow<T> row(form, displacements + 3 * slot);

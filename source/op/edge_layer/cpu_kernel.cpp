@@ -1,4 +1,4 @@
-// An atom's edges at a time, all that a layer makes of them in the nearest caches.
+// One atom's edges at a time, with all of a layer's work on them in the nearest caches.
 #include <cmath>
 
 #include "common/activation_lanes.h"
@@ -11,13 +11,13 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
-// The weights in panels, for a backward pass transposed ones, too.
+// The weights in panels, for a backward pass also transposed.
 template <class T>
 struct PackedLayer {
   int64_t width, lanes;
   Panels<T> own, own_back;
   T *queries, *queries_back,
-      *values;             // of a head after the other; the values are transposed in a backward pass
+      *values;             // one head after another; the values are transposed in a backward pass
   T *own_bias, *out_bias;  // (lanes,)
   int64_t bytes;
 
@@ -130,7 +130,7 @@ class LayerOfAtom {
       });
     });
   }
-  // f of all numbers, or its slopes, as `take` of both says.
+  // Applies f to all numbers, or its slopes: `take` gets both.
   template <class Take>
   void each_number(const Take& take) const {
     activate_numbers(z_.base, n_ * weights_.lanes, args_.activation, args_.threshold, take);
@@ -141,7 +141,7 @@ class LayerOfAtom {
     gemm_from(n_, args_.width, ByRow<T>{of_edges(args_.e), args_.width}, weights_.own, z_,
               [&](int64_t, int64_t c, const T*) { return vector_at(weights_.own_bias + c); });
   }
-  // q, of a head after the other.
+  // q, one head after another.
   void make_queries() const {
     for (int64_t h = 0; h < args_.heads; ++h)
       put_head(queries_, h, [&](const Panels<T>& to) {
@@ -158,7 +158,7 @@ class LayerOfAtom {
     make(room_);
     panels_to_rows(room_, n_, args_.width, to);
   }
-  // sum = bias + the products of the heads' rows with the weights of each.
+  // sum = bias + the heads' rows times their weights.
   void join(const T* rows, T* weights, const T* bias) const {
     for (int64_t h = 0; h < args_.heads; ++h)
       gemm_from(n_, args_.width, ByRow<T>{rows + h * n_ * args_.width, args_.width},
@@ -167,7 +167,7 @@ class LayerOfAtom {
                 });
   }
 
-  // The rows that are kept, without mean and of variance 1; calls then(j, row) for each.
+  // Norms the saved rows to mean 0 and variance 1; calls then(j, row) for each.
   template <class Then>
   void norm(const Then& then) const {
     const int64_t width = args_.width;
@@ -185,7 +185,7 @@ class LayerOfAtom {
     }
   }
 
-  // Adds what comes through the heads to sum and by_e.
+  // Adds the gradients through the heads to sum and by_e.
   void backward_of_heads(const T* g) const {
     const int64_t width = args_.width;
     norm([&](int64_t j, NormRow<T> row) {

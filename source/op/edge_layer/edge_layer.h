@@ -1,11 +1,10 @@
-// What a layer of DPA-2 adds to the numbers e (E, C) of the edges of an atom, in one pass forward and one
-// backward:
+// A layer of DPA-2 on the numbers e (E, C) of the edges of an atom, in one forward and one backward pass:
 //
 //   y = keep e + s f(e A + a) + t (n norm(sum_h o_h V_h + b) + m)
 //
 // o_h are the sums of `edge_attention` with q_h = e Q_h, x = e, r and w: Q_h are the matrices of queries
-// times those of keys, V_h those of values times the rows that join the heads. Without heads there is no last
-// term. Gradients are those by e, r and w; the weights are constants.
+// times those of keys, V_h those of values times the output rows of the heads. Without heads there is no last
+// term. Gradients are by e, r and w; the weights are constants.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +26,7 @@ struct EdgeLayerArgs {
   const T *own, *queries, *values;                                            // A (C, C), Q, V (H, C, C)
   const T *own_bias, *own_factor, *out_bias, *norm, *norm_bias, *out_factor;  // a, s, b, n, m, t, (C,)
   const T* grad = nullptr;                                                    // by y, or null
-  T* saved = nullptr;                                                         // (E, C), what is normed
+  T* saved = nullptr;                                                         // (E, C), input of the norm
   T *out = nullptr, *by_r = nullptr, *by_w = nullptr;                         // y, or the gradient by e
 };
 
@@ -38,7 +37,7 @@ struct EdgeLayerSizes {
 
 MDOPS_DECLARE_KERNELS(EdgeLayerSizes edge_layer_sizes(const EdgeLayerArgs<T>& args, int64_t n))
 MDOPS_DECLARE_KERNELS(void edge_layer_pack(const EdgeLayerArgs<T>& args, void* packed))
-// The atoms [from, to).
+// Atoms [from, to).
 MDOPS_DECLARE_KERNELS(void edge_layer_atoms(const EdgeLayerArgs<T>& args, int64_t from, int64_t to,
                                             const void* packed, void* scratch))
 

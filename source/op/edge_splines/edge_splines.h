@@ -3,9 +3,8 @@
 //
 //   y[e, p] = sum_b phi_b(r[e]) table[k(e), b, p]        (E,) to (E, P); 0 for -1
 //
-// phi_b are the uniform quintic B-splines (spline_moment/spline.h); beyond the cutoff a function goes on
-// along its tangent there. Backward a length has the sum over p of the gradient by y[e, p] times the
-// function's slope.
+// phi_b are the uniform quintic B-splines (spline_moment/spline.h); beyond the cutoff a function is
+// linear. Backward, a length gets the sum over p of the gradient by y[e, p] times the function's slope.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +30,14 @@ struct EdgeSplineArgs {
   }
 };
 
-// The six weights at a length, of values or of slopes by it, and the interval that they belong to.
+// The six weights at a length, of values or of slopes by it, and their interval.
 template <class T>
 MDOPS_HD int spline_weights(T length, const SplineGrid<T>& grid, bool slope, T* weights) {
   const SplinePlace<T> place = spline_place<false>(length, grid);
   T slopes[kSplineSupport];
   spline_slopes(place.t, slopes);
   if (slope) {
-    // A length that is not a number is one only in how far it is beyond the cutoff.
+    // NaN lengths show only in the distance beyond the cutoff.
     const T rate = place.rate + T(0) * place.beyond;
     for (int b = 0; b < kSplineSupport; ++b) weights[b] = rate * slopes[b];
   } else {
@@ -48,7 +47,7 @@ MDOPS_HD int spline_weights(T length, const SplineGrid<T>& grid, bool slope, T* 
   return place.interval;
 }
 
-// Those of an edge, and the first of the rows of coefficients.
+// An edge's weights, and the first of its rows of coefficients.
 template <class T>
 struct EdgeSpline {
   T weights[kSplineSupport];
@@ -58,7 +57,7 @@ struct EdgeSpline {
       : rows(args.rows(e, spline_weights(args.lengths[e], args.grid, slope, weights))) {}
 };
 
-// The edges [from, to) on a CPU.
+// Edges [from, to) on a CPU.
 MDOPS_DECLARE_KERNELS(void edge_spline_rows(const EdgeSplineArgs<T>& args, int64_t from, int64_t to))
 
 }  // namespace mdops

@@ -28,13 +28,12 @@ struct NetBlock {
   }
 };
 
-// Whether the first layer adds its inputs: of a net without features, for whose groups nobody would keep
-// them.
+// Whether the first layer adds its inputs: only in a net without features, as their groups are not saved.
 inline bool adds_extra(const NetShape& net) {
   return net.features == 0 && net.residual[0];
 }
 
-// work(to, from) for the numbers of the first layer's outputs and the further inputs that are added to them.
+// Calls work(to, from) for the numbers of the first layer's outputs and the further inputs added to them.
 template <class T, class Work>
 inline void each_added(const NetShape& net, const Panels<T>& outputs, const Panels<T>& extra,
                        const Work& work) {
@@ -61,9 +60,9 @@ inline void net_forward(const Net<T>& net, const NetBlock<T>& block, const Sourc
   });
 }
 
-// Calls use(group, before, gradient) with that of a number by a group's features, of which the gradient by
-// the last hidden layer's output is in its value. Uses up the block: value[n] becomes the gradient of layer
-// n's output, slope[n] that of its product.
+// Calls use(group, before, gradient) with the gradient by a group's features, from that by the last hidden
+// layer's output in its value. Overwrites the block: value[n] becomes the gradient of layer n's output,
+// slope[n] that of its product.
 template <class T, class Source, class Use>
 inline void hidden_backward(const Net<T>& net, const NetBlock<T>& block, const Source& source,
                             const Use& use) {
@@ -82,7 +81,7 @@ inline void hidden_backward(const Net<T>& net, const NetBlock<T>& block, const S
   first_backward(net, source, block.slope[0], to, use);
 }
 
-// The same of scale * output; `scale` is a number, or points to one for each lane.
+// The same for scale * output; `scale` is a number, or points to one for each lane.
 template <class T, class Scale, class Source, class Use>
 inline void net_backward(const Net<T>& net, const NetBlock<T>& block, const Scale& scale,
                          const Source& source, const Use& use) {

@@ -1,5 +1,5 @@
-// Shares of the rows of each segment, a column for itself, of which something that stands for no row has one,
-// too. With weights w of rows and a positive n of the column,
+// Shares of the rows of each segment, separately for each column, with a further share for no row. With
+// weights w of rows and a positive n of the column,
 //
 //   Z = sum w exp(x) + n     t = exp(x) / Z, 0 where w is     y = w t     u = 1 / Z
 //
@@ -7,7 +7,7 @@
 //
 //   by x  y (g - G)      by w  t (g - G)      by n  -G u, of each segment
 //
-// Backward of these, for gradients a, b and c by them, with q = a y + b t, A = sum q + c u, P = sum g q:
+// Second derivative, for gradients a, b and c by them, with q = a y + b t, A = sum q + c u, P = sum g q:
 //
 //   by g  q - y A                                  by x  q (g - G) - y (P - 2 A G + A g)
 //   by w  t (a (g - G) - P + 2 A G - A g)          by n  u (2 A G - P)
@@ -36,7 +36,7 @@ struct SegmentWeightArgs {
     return offsets[segment] >= 0 && offsets[segment] <= offsets[segment + 1] && offsets[segment + 1] <= rows;
   }
 
-  // All results of a row, or of a segment.
+  // Sets all results of a row, or of a segment.
   MDOPS_HD void fill(int64_t at, T value) const {
     y[at] = value;
     if (by_weight) by_weight[at] = value;
