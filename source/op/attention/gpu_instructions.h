@@ -13,26 +13,26 @@
 
 namespace mdops::gpu_attention {
 
-// The shared memory that the launch asks for.
+// The launch's dynamic shared memory.
 __device__ __forceinline__ char* block_memory() {
   extern __shared__ __align__(128) char attention_memory[];
   return attention_memory;
 }
 
-// The same from a multiple of 1,024 on, which the launch asks for so many bytes more for.
+// The same from a multiple of 1,024 on; the launch requests as many more bytes.
 constexpr int kAlignment = 1024;
 __device__ __forceinline__ char* aligned_memory() {
   char* const memory = block_memory();
   return memory + (-reinterpret_cast<uintptr_t>(memory) & (kAlignment - 1));
 }
 
-// The number, of which the compiler knows nothing.
+// Hides a number's value from the compiler.
 __device__ __forceinline__ int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// Asks for a line of device memory to be brought to the L2 cache.
+// Prefetches a line of device memory into the L2 cache.
 __device__ __forceinline__ void prefetch_line(const void* memory) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(memory));
 }
@@ -114,7 +114,7 @@ __device__ __forceinline__ void multiply_group(float (&d)[Units][4], const uint3
 #undef MDOPS_MULTIPLY_64
 #undef MDOPS_MULTIPLY_128
 
-// f(part of A, part of B, whether it is the first) of the products of so many parts: the small ones first.
+// Calls f(part of A, part of B, whether it is the first) for the products of parts: the small ones first.
 template <int Parts, class F>
 __device__ __forceinline__ void each_product(const F& f) {
   if constexpr (Parts == 2) {

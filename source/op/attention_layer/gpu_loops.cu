@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kParts = 2;  // of a number, for the accuracy of float32's products
 
-// f<Even, F, W>(), the widths in units of 16 (`FeatureRows`); coordinates are often few. Odd rows, which are
-// rare, all take the widest kernels.
+// Calls work<Even, F, W>(), with widths in units of 16 (`FeatureRows`); coordinates are often few. Odd rows,
+// which are rare, all use the widest kernels.
 template <class Work>
 auto with_widths(const RowArgs& p, bool even, const Work& work) {
   if (!even) return work.template operator()<false, kMost, kMost>();
@@ -135,15 +135,15 @@ class Layer {
   }
 
  private:
-  // Whether rows of g, of what is kept, of the result and of the gradients begin on 8 bytes; this layer's own
-  // memory does where numbers of columns are even.
+  // Whether rows of g, of saved data, of the result and of the gradients are aligned to 8 bytes; this layer's
+  // own memory is if numbers of columns are even.
   bool is_even(std::initializer_list<const float*> tensors) const {
     uintptr_t places = reinterpret_cast<uintptr_t>(r_.g) | reinterpret_cast<uintptr_t>(r_.normed);
     for (const float* tensor : tensors) places |= reinterpret_cast<uintptr_t>(tensor);
     return places % 8 == 0 && (r_.features | r_.width | r_.columns) % 2 == 0;
   }
 
-  // Launches for the weights of q, k and v: all three at once where shared memory holds them, else one by
+  // Launches for the weights of q, k and v: all three at once if they fit into shared memory, else one by
   // one.
   template <class F>
   void each_part(int64_t bytes, const F& f) {
@@ -155,7 +155,7 @@ class Layer {
     }
   }
 
-  // Blocks with factors stay with their multiprocessor; without, several share one.
+  // Blocks with factors are persistent; without, several share a multiprocessor.
   template <class Kernel, class... Args>
   void launch(Kernel* kernel, int64_t factors, const Args&... args) const {
     const int64_t places = limits_.multiprocessors * (factors ? 1 : kLightBlocks);
@@ -168,7 +168,7 @@ class Layer {
   RowArgs r_{};
   TensorArgs<float> a_{};
   float *logsumexp_, *rest_;
-  int64_t rest_size_;  // of what is kept, that nothing is in
+  int64_t rest_size_;  // size of the unused rest of the saved data
 };
 
 }  // namespace

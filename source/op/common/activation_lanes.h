@@ -1,5 +1,5 @@
-// Activation functions of vectors of numbers, for one instruction set. SiLU in float32 has a formula of its
-// own, of half the instructions of `activate`: layers of messages spend as long in it as in products.
+// Activation functions of vectors of numbers, for one instruction set. SiLU in float32 has its own formula
+// with half the instructions of `activate`: layers of messages spend as long in it as in products.
 #pragma once
 
 #include "common/activation.h"
@@ -11,7 +11,7 @@ namespace mdops::MDOPS_ISA {
 // 1 / x to rounding.
 inline __attribute__((always_inline)) Vector<float> reciprocal(const Vector<float>& x) {
 #if defined(MDOPS_ISA_LEVEL_v4)
-  // Of 14 bits, and Newton's step.
+  // 14 bits, and a Newton step.
   const Vector<float> guess = (Vector<float>)_mm512_rcp14_ps((__m512)x);
   return guess * (2.0f - x * guess);
 #else
@@ -45,8 +45,8 @@ inline __attribute__((always_inline)) Vector<double> sigmoid_lanes(const Vector<
   return (x < 0.0 ? e : one) / (one + e);
 }
 
-// Calls take(k, f(x), f'(x)) for the numbers x = z(k) of a vector. silut takes a loop for each step: GCC
-// makes branches of several in one.
+// Calls take(k, f(x), f'(x)) for the numbers x = z(k) of a vector. silut uses a loop per step: GCC makes
+// branches of several steps in one.
 template <Activation kind, class T, class Numbers, class Take>
 inline __attribute__((always_inline)) void activate_vector(const Numbers& z, T threshold, const Take& take) {
   const auto each = [](const auto& work) {
@@ -77,7 +77,7 @@ inline __attribute__((always_inline)) void activate_vector(const Numbers& z, T t
   }
 }
 
-// take(f(x), f'(x)) in the place of each number x of whole vectors.
+// Replaces each number x of whole vectors by take(f(x), f'(x)).
 template <class T, class Take>
 void activate_numbers(T* numbers, int64_t count, Activation activation, T threshold, const Take& take) {
   with_activation(activation, [&]<Activation kind>() {
@@ -102,7 +102,7 @@ struct ActivationLanes {
     if constexpr (kOwn) return x * sigmoid_lanes(x);
     return value(x, nullptr, nullptr);
   }
-  // Also the slope and the curvature; null if it is not asked for.
+  // Also the slope and the curvature; null if not requested.
   inline __attribute__((always_inline)) V value(const V& x, V* slope, V* curve) const {
     if constexpr (kOwn) {
       const V s = sigmoid_lanes(x), y = x * s;
@@ -130,8 +130,8 @@ struct ActivationLanes {
   }
 };
 
-// Calls work(lanes) with what gives the function of the numbers z, `count` of them in whole vectors: where
-// all are below silut's threshold, that is silu.
+// Calls work(lanes) with the function of numbers z, `count` of them in whole vectors: silu for silut, if all
+// are below its threshold.
 template <class T, class Work>
 inline void with_activation_lanes(Activation kind, T threshold, bool is_below, const Work& work) {
   if (kind == Activation::silu || (kind == Activation::silut && is_below))

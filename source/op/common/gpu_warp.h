@@ -1,5 +1,5 @@
-// Warps: which lane a thread is, and sums, largest numbers and running sums over lanes. All lanes must call
-// what exchanges numbers. The order of the terms is fixed: the same bits in every run.
+// Warps: a thread's lane, and sums, maxima and running sums over lanes. All lanes must call functions that
+// exchange numbers. The order of the terms is fixed: the same bits in every run.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ __device__ __forceinline__ int lane_index() {
   return threadIdx.x % kWarp;
 }
 
-// The thread's warp, as the compiler sees one number of all lanes: where they go by it they go together, and
-// what follows from it (above all where a warpgroup's operands stand) is computed once for the warp, in
-// registers that `wgmma` reads without a detour.
+// The thread's warp, as a number that the compiler knows to be uniform: branches on it are uniform, and what
+// follows from it (above all addresses of a warpgroup's operands) is computed once per warp, in registers
+// that `wgmma` reads directly.
 __device__ __forceinline__ int warp_index() {
   return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
 }
 
-// The numbers of all lanes by join(x, y), two at a time; of each `Lanes` lanes side by side, a power of two.
-// All of them get the same.
+// Combines the numbers of all lanes by join(x, y), two at a time; within each `Lanes` adjacent lanes, a power
+// of two. All get the same result.
 template <int Lanes = kWarp, class T, class Join>
 __device__ __forceinline__ T join_lanes(T x, const Join& join) {
 #pragma unroll
@@ -34,7 +34,7 @@ __device__ __forceinline__ T warp_sum(T x) {
   return join_lanes<Lanes>(x, [](T a, T b) { return a + b; });
 }
 
-// A NaN counts as no number.
+// Ignores NaN.
 template <int Lanes = kWarp, class T>
 __device__ __forceinline__ T warp_largest(T x) {
   return join_lanes<Lanes>(x, [](T a, T b) { return max(a, b); });

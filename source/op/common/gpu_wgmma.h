@@ -1,5 +1,5 @@
-// What products of warpgroups (wgmma) are made of, which Hopper alone has (sm_90a): operands in shared
-// memory, fences, the registers of sums. Elsewhere it compiles to nothing, and nothing calls it.
+// Building blocks of warpgroup products (wgmma), which only Hopper has (sm_90a): operands in shared memory,
+// fences, registers of sums. Elsewhere it compiles to nothing, and nothing calls it.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ constexpr int kGroupThreads = 128, kGroupWarps = 4;  // of a warpgroup
 #define MDOPS_ON_HOPPER(...) static_cast<void>(0)
 #endif
 
-// The matrix whose rows of 128 or 64 bytes begin at `shared`, their pieces of 16 bytes swizzled: piece c of
-// row n stands at c ^ n % 8, or of 64 bytes at c ^ n / 2 % 4. Another matrix `bytes` on is `bytes / 16` more.
-// If it is of more than one block, the next one is so many bytes on.
+// The matrix whose rows of 128 or 64 bytes begin at `shared`, with pieces of 16 bytes swizzled: piece c of
+// row n is at c ^ n % 8, or for 64 bytes at c ^ n / 2 % 4. A matrix `bytes` further is `bytes / 16` more. If
+// it has several blocks, they are `block_bytes` apart.
 template <int RowBytes>
 __device__ __forceinline__ uint64_t matrix_of_rows(uint32_t shared, int block_bytes = 8 * RowBytes) {
   static_assert(RowBytes == 128 || RowBytes == 64);
@@ -31,12 +31,12 @@ template <int RowBytes>
 __device__ __forceinline__ uint64_t matrix_of_rows(const void* shared, int block_bytes = 8 * RowBytes) {
   return matrix_of_rows<RowBytes>(shared_address(shared), block_bytes);
 }
-// Of one block of rows of 128 bytes.
+// For one block of rows of 128 bytes.
 __device__ __forceinline__ uint64_t wide_matrix(uint32_t shared) {
   return matrix_of_rows<128>(shared, 16);
 }
 
-// Ordinary stores to shared memory before it are seen by products after it and a barrier.
+// Makes earlier stores to shared memory visible to products after it and a barrier.
 __device__ __forceinline__ void fence_shared() {
   MDOPS_ON_HOPPER("fence.proxy.async.shared::cta;" :: : "memory");
 }
@@ -54,7 +54,7 @@ template <int Pending>
 __device__ __forceinline__ void wait_for_products() {
   MDOPS_ON_HOPPER("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
-// Sums of products that were waited for: the compiler looks at them no earlier.
+// Sums of completed products: the compiler does not read them earlier.
 __device__ __forceinline__ void fence_operands(float& x) {
   MDOPS_ON_HOPPER("" : "+f"(x)::"memory");
 }
@@ -67,7 +67,7 @@ __device__ __forceinline__ void fence_operands(T (&d)[Size]) {
   for (int k = 0; k < Size; ++k) fence_operands(d[k]);
 }
 
-// Registers of a warpgroup that needs few, for those that multiply.
+// Gives registers of a warpgroup that needs few to those that multiply.
 template <int Registers>
 __device__ __forceinline__ void keep_registers() {
   MDOPS_ON_HOPPER("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));

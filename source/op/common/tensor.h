@@ -26,7 +26,7 @@ using torch::stable::Tensor;
 // Any size, in the shape given to `input`.
 constexpr int64_t kAny = -1;
 
-// Checks that `tensor` lies on the op's device and has the dtype and shape asked for.
+// Checks that `tensor` is on the op's device and has the requested dtype and shape.
 void check_input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
                  std::initializer_list<int64_t> shape);
 // The same, and the tensor made contiguous.
@@ -42,8 +42,7 @@ Tensor empty(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype);
 Tensor zeros(const std::vector<int64_t>& shape, ScalarType dtype);
 Tensor zeros(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype);
 
-// The numbers of a tensor, or none, for a pointer that says of which type they are, and whether it writes
-// them.
+// The numbers of a tensor, or null, for a pointer that determines their type, and whether it writes them.
 class TensorData {
  public:
   explicit TensorData(const Tensor* tensor) : tensor_(tensor) {}
@@ -92,7 +91,7 @@ auto dispatch_float(const Op& op, ScalarType dtype, const F& f) {
   fail(op, "the compute dtype must be float32 or float64");
 }
 
-// The first tensor of an op's arguments, or of lists among them, that is such a one, or null.
+// The first tensor of an op's arguments, or of lists among them, that satisfies `is_it`, or null.
 template <class F, class... A>
 const Tensor* first_tensor(const F& is_it, const A&... arguments) {
   const Tensor* first = nullptr;
@@ -108,17 +107,17 @@ const Tensor* first_tensor(const F& is_it, const A&... arguments) {
   return first;
 }
 
-// Makes the call of an op of these arguments, where its checks are a template over the device (ops.h).
+// Makes the call of an op from its arguments, if its checks are a template over the device (ops.h).
 struct OnCpu {
   using Call = Op;
   template <class... A>
   static Op make(const char* name, const A&...) {
     return Op(name);
   }
-  // An input where its kernels read it with the same bits.
+  // An input placed so that kernels compute the same bits.
   static Tensor placed(const Tensor& tensor) { return tensor; }
   static bool is_placed(const Tensor&) { return true; }
-  // A result that loops add to, and kernels write.
+  // A result to which loops add, and which kernels write.
   static Tensor summed(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
     return zeros(op, shape, dtype);
   }

@@ -1,4 +1,4 @@
-// Vectors of one instruction set as GCC and Clang know them, and what the two call differently.
+// Vectors of one instruction set in GCC and Clang, and where these differ.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #endif
 
 #if defined(__clang__)
-// What follows is a loop whose turns do not depend on each other.
+// The next loop has independent iterations.
 #define MDOPS_INDEPENDENT _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
 #define MDOPS_UNROLL _Pragma("unroll")
 #else
@@ -16,8 +16,8 @@
 #define MDOPS_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// The lanes of two vectors that the numbers name, those of the second after those of the first; `Index` is
-// the vector of integers of that size.
+// The lanes of two vectors with these numbers, those of the second numbered after those of the first; `Index`
+// is the integer vector of that size.
 #if defined(__clang__) || __GNUC__ >= 12
 #define MDOPS_SHUFFLE(Index, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
@@ -34,8 +34,8 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
-// A vector's type says its size alone. If it said that memory is aligned as its elements are, Clang would
-// forget that where a function of a template returns a reference: `load` and `store` say so themselves.
+// A vector's type has only its size. If it also had the alignment of its elements, Clang would forget that
+// when a function template returns a reference: `load` and `store` specify it.
 template <class T>
 struct VectorTypes;
 template <>
@@ -65,7 +65,7 @@ using Vector4Index = typename VectorTypes<T>::four_index;
 template <class T>
 constexpr int kLanes = kVectorBytes / sizeof(T);
 
-// A vector of type V at p, which need only be aligned as its elements are.
+// A vector of type V at p, which need only have its elements' alignment.
 template <class V, class T>
 inline __attribute__((always_inline)) V load(const T* p) {
   typedef V InMemory __attribute__((aligned(sizeof(T)), may_alias));
@@ -87,8 +87,8 @@ inline __attribute__((always_inline)) void add_to(T* p, const Vector<T>& v) {
   store(p, vector_at(p) + v);
 }
 
-// Whether `stream` takes rows of `bytes` from `p` on: where a vector is a line of the cache, and the rows are
-// whole ones.
+// Whether `stream` can write rows of `bytes` from `p` on: if a vector is a cache line, and the rows are whole
+// ones.
 inline bool streams_to([[maybe_unused]] const void* p, [[maybe_unused]] int64_t bytes) {
 #if defined(MDOPS_ISA_LEVEL_v4)
   return (reinterpret_cast<uintptr_t>(p) | static_cast<uintptr_t>(bytes)) % kVectorBytes == 0;
@@ -97,8 +97,8 @@ inline bool streams_to([[maybe_unused]] const void* p, [[maybe_unused]] int64_t 
 #endif
 }
 
-// Writes a line past the caches: it is not read before it is written, and nothing makes room for it. Other
-// threads may read it once this one has called `finish_streams`.
+// Writes a line past the caches: it is not read first, and evicts nothing. Other threads may read it once
+// this one has called `finish_streams`.
 template <class T>
 inline __attribute__((always_inline)) void stream([[maybe_unused]] T* p,
                                                   [[maybe_unused]] const Vector<T>& v) {
@@ -112,7 +112,7 @@ inline void finish_streams() {
 #endif
 }
 
-// By halves: one number after the other would wait for each sum before the next.
+// By halves: adding one number at a time would wait for each sum.
 template <class T, int Lanes>
 struct LaneSum {
   typedef T Whole __attribute__((vector_size(Lanes * sizeof(T))));

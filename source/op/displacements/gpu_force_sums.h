@@ -1,6 +1,6 @@
-// Forces and virials that a kernel adds up as it makes the gradients of pairs, in float32, a warp an atom and
-// a lane a pair: what `PairSums` (gpu_pair_sums.h) makes of gradients in memory. Something that no term
-// exceeds has to be known beforehand; a larger one counts as not finite.
+// Sums forces and virials in a kernel that makes the gradients of pairs, in float32, a warp per atom and a
+// lane per pair; `PairSums` (gpu_pair_sums.h) does it for gradients in memory. A bound of all terms must be
+// known beforehand; a larger term counts as not finite.
 #pragma once
 
 #include "displacements/gpu_pair_sums.h"
@@ -15,12 +15,12 @@ struct ForceSumArgs {
   double* row_sums;
 };
 
-// What one warp adds. All lanes call all of it.
+// The sums of one warp. All lanes call all functions.
 template <int Warps>
 class ForceSums {
  public:
   static constexpr int kWords = kWarp * kBufferStride<PairForce<float, false>>;  // of the warps' `buffers`
-  // Of `largest`, so that the scale is a number of float32.
+  // The least `largest`, so that float32 can hold the scale.
   static constexpr double kLeast = 0x1p-62;
 
   __device__ ForceSums(const ForceSumArgs& args, int64_t* buffers)
@@ -43,7 +43,7 @@ class ForceSums {
   // In slot `slot` of row i.
   __device__ int32_t neighbor(int64_t i, int slot) const { return rows_.neighbors[i * rows_.width + slot]; }
 
-  // The gradient g of pair vector d to neighbour j (none: -1), in lanes with a pair.
+  // Adds the gradient g of pair vector d to neighbour j (none: -1), in lanes with a pair.
   __device__ void add(bool is_there, int32_t j, const float* d, const float* g) {
     const int lane = lane_index();
     const bool is_known = is_there && j >= 0 && j < rows_.atoms;
@@ -64,7 +64,7 @@ class ForceSums {
     __syncwarp();
   }
 
-  // A wrong row's sums are not numbers.
+  // A wrong row's sums are NaN.
   __device__ void end(int64_t i, RowKind kind) {
     const bool any = __any_sync(kAllLanes, kind == RowKind::wrong || (kind == RowKind::real && is_wrong_));
     for (int a = 0; a < 3; ++a) {

@@ -1,4 +1,4 @@
-// What the halves of a step work on, on both devices; inputs.h fills it.
+// Arguments of the halves of a step, on both devices; inputs.h fills them.
 #pragma once
 
 #include <type_traits>
@@ -47,10 +47,10 @@ struct ReadChain {
   double freedom;
 };
 
-// A system as both devices go through it: its chain, and what the measures of its atoms become.
+// A system's work on both devices: its chain, and the results of its atoms' measures.
 template <int Links>
 struct Thermostats : ThermostatArgs {
-  // Moves the chain of a system, and stores it if told; the factor of its atoms' momenta.
+  // Moves the chain of a system, and stores it if `store`; returns the factor of its atoms' momenta.
   MDOPS_HD double advance(int64_t system, double kinetic, bool store) const {
     ReadChain<Links> chain = read(system);
     return advance(system, kinetic, store, chain);
@@ -73,13 +73,13 @@ struct Thermostats : ThermostatArgs {
     }
   }
 
-  // The chain of a system without atoms stays.
+  // Keeps the chain of a system without atoms.
   MDOPS_HD void keep(int64_t system) const {
     for (int64_t j = system * Links; j < (system + 1) * Links; ++j) new_eta[j] = eta[j], new_p[j] = p[j];
   }
 };
 
-// The results of a system at the end of a step, but for its atoms' momenta.
+// A system's results at the end of a step, except its atoms' momenta.
 struct SystemResults {
   const double* tally;
   double *scale, *kinetic, *energy, *new_tally;
@@ -93,7 +93,7 @@ struct SystemResults {
   }
 };
 
-// What a system is at the end of a step.
+// The end of a system's step.
 template <int Links>
 struct Finish {
   static constexpr int kThreads = 1;
@@ -106,7 +106,7 @@ struct Finish {
   }
 };
 
-// f(std::integral_constant<int, links>{}), of a number of links that was checked.
+// Calls f(std::integral_constant<int, links>{}), for a checked number of links.
 template <class F>
 void dispatch_links(int64_t links, const F& f) {
   switch (links) {

@@ -1,4 +1,4 @@
-// What one atom does in the two halves of a time step, and what is kept of a step.
+// An atom's work in the two halves of a time step, and the tally of a step.
 #pragma once
 
 #include <cmath>
@@ -28,18 +28,18 @@ struct FirstHalf {
   }
 };
 
-// The larger one, or what is not a number.
+// The larger number, or NaN.
 MDOPS_HD double larger_or_nan(double a, double b) {
   return a > b || std::isnan(a) ? a : b;
 }
 
-// Of some atoms of one system at the end of a step: sums of the kinetic and the potential energy, and the
-// largest squared distance from `reference`, number of neighbours beyond `sel`, and negative distance of two
-// atoms.
+// For some atoms of one system at the end of a step: sums of the kinetic and the potential energy, and the
+// maxima of the squared distance from `reference`, the number of neighbours beyond `sel`, and the negative
+// distance of two atoms.
 struct Measures {
   double kinetic, energy, moved2, overflow, closeness;
 
-  // Of no atoms.
+  // For no atoms.
   static MDOPS_HD Measures none() { return {0, 0, -INFINITY, -INFINITY, -INFINITY}; }
 
   MDOPS_HD void add(const Measures& other) {
@@ -56,7 +56,7 @@ struct Measures {
 
 constexpr int kTally = 6;  // numbers of a system's tally
 
-// Of a system over the steps so far: the largest moved2, overflow, closeness, |energy| and kinetic energy,
+// For a system over the steps so far: the largest moved2, overflow, closeness, |energy| and kinetic energy,
 // and the sum of the kinetic energies.
 MDOPS_HD void update_tally(const double* before, const Measures& now, double kinetic, double* tally) {
   const double values[] = {now.moved2, now.overflow, now.closeness, std::fabs(now.energy), kinetic};
@@ -64,7 +64,7 @@ MDOPS_HD void update_tally(const double* before, const Measures& now, double kin
   tally[kTally - 1] = before[kTally - 1] + kinetic;
 }
 
-// The atoms of the second half of a step, and what is measured of them.
+// The atoms of the second half of a step, and their measures.
 template <class Real>
 struct SecondHalf {
   using Measured = Measures;
@@ -86,7 +86,7 @@ struct SecondHalf {
       moved2 += way * way;
     }
     const Measures m = measured(i, inverse_mass[i] * p2 / 2, moved2);
-    // Written last: nothing could be read ahead of a write.
+    // Written last: no load can move ahead of a store.
     for (int c = 0; c < 3; ++c) new_momenta[3 * i + c] = p[c];
     return m;
   }

@@ -22,7 +22,7 @@ struct EdgeUpdateArgs {
   T threshold;
   T* out;  // y (E, W), or by z (R, W)
 
-  // The rows of an edge, wrong where its offsets are.
+  // Whether an edge's offsets are wrong.
   MDOPS_HD bool has_wrong_rows(int64_t edge) const {
     return offsets[edge] < 0 || offsets[edge] > offsets[edge + 1] || offsets[edge + 1] > rows;
   }

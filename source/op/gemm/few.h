@@ -1,5 +1,5 @@
 // Products C (+)= A B with few columns of B, for one instruction set. With a column a lane most lanes would
-// be empty, so that rows of A stand in lanes here. B and C are panels of one vector of columns nevertheless.
+// be empty, so here lanes hold rows of A. B and C are still panels of one vector of columns.
 #pragma once
 
 #include "gemm/product.h"
@@ -10,7 +10,7 @@ namespace mdops::MDOPS_ISA {
 template <class T>
 constexpr int kMostFew = kLanes<T> / 2;
 
-// A line of a panel that has `Columns` columns, and zeros behind them.
+// Writes a line of a panel with `Columns` columns, then zeros.
 template <int Columns, class T>
 inline void put_few(const T* sums, int64_t apart, T* line, bool accumulate) {
   if (!accumulate) store(line, Vector<T>{});
@@ -52,7 +52,7 @@ inline void few(int64_t rows, int64_t depth, const ByDepth<T>& a, const T* b, T*
   }
 }
 
-// The sum of the lanes of each of kLanes vectors, by halves: of those H apart, two vectors become one.
+// The sum of the lanes of each of kLanes vectors, by halves: two vectors H apart become one.
 template <class T, int H, int... Lane>
 inline Vector<T> sums_of(Vector<T>* row, std::integer_sequence<int, Lane...>) {
   constexpr int n = kLanes<T>;
@@ -66,8 +66,8 @@ inline Vector<T> sums_of(Vector<T>* row, std::integer_sequence<int, Lane...>) {
   return row[0];
 }
 
-// Of `depth` numbers of each row, which are a piece of whole vectors or the last one: `columns` has those of
-// each column, zeros behind them.
+// For `depth` numbers of each row, a piece of whole vectors or the last one: `columns` has those of each
+// column, padded with zeros.
 template <int Columns, class T>
 inline void few_rows(int64_t rows, int64_t depth, const ByRow<T>& a, const T* columns, int64_t apart, T* c,
                      bool accumulate) {
@@ -115,7 +115,7 @@ inline void few(int64_t rows, int64_t depth, const ByRow<T>& a, const T* b, T* c
   }
 }
 
-// As `gemm`, where the first `columns` count, at most kMostFew.
+// As `gemm`, if only the first `columns` are needed, at most kMostFew.
 template <class A, class T>
 inline void gemm_few(int64_t columns, int64_t rows, int64_t depth, const A& a, const Panels<T>& b,
                      const Panels<T>& c, bool accumulate) {

@@ -1,4 +1,4 @@
-// What stands between the products of a net's passes on a GPU (mlp.h has the formulas): a thread a number.
+// The steps between products of a net's passes on a GPU (mlp.h has the formulas): a thread per number.
 #pragma once
 
 #include "common/activation.h"
@@ -8,7 +8,7 @@ namespace mdops {
 
 constexpr int kMlpThreads = 256;
 
-// One layer of so many rows. What is not wanted is null.
+// One layer of some rows. Unneeded arrays are null.
 template <class T>
 struct MlpLayerArgs {
   int64_t numbers;  // rows times columns
@@ -17,8 +17,8 @@ struct MlpLayerArgs {
   Activation activation;
   T threshold;
   const T *bias, *timestep;  // null: 0 and 1
-  // Of several nets, of which each has tiles of rows: the net of each tile, the nets' biases and timesteps
-  // one after the other. Null: one net.
+  // For several nets with tiles of rows each: the net of each tile; the nets' biases and timesteps follow
+  // each other. Null: one net.
   const int32_t* tile_net = nullptr;
   int tile_rows = 1;
 
@@ -26,14 +26,14 @@ struct MlpLayerArgs {
     return tile_net ? static_cast<int64_t>(max(0, tile_net[quotient_of(row, tile_rows)])) * columns : 0;
   }
 
-  // In 32 bits if it may be, which a GPU does much sooner.
+  // In 32 bits if possible, which is much faster on a GPU.
   static __device__ __forceinline__ int64_t quotient_of(int64_t a, int b) {
     const uint64_t whole = static_cast<uint64_t>(a);
     return whole >> 32 ? a / b : static_cast<uint32_t>(whole) / static_cast<uint32_t>(b);
   }
 };
 
-// z, a product, becomes the layer's output, for an input x.
+// z, a product, becomes the layer's output, for input x.
 template <class T>
 struct MlpValues {
   T *z, *slope, *curve, *f, *df;  // t f' and t f'', and f and f' themselves
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kMlpThreads)
 // The gradients by y and dy become those by z and dz.
 template <class T>
 struct MlpDeltas {
-  const T *grad, *grad_dy;  // the second one null: of a value alone
+  const T *grad, *grad_dy;  // the second null for a value only
   const T *slope, *curve, *dz, *f, *df;
   T *delta, *delta_dz, *steps;  // steps: each row's part of the timesteps' gradient, or null
 };
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kMlpThreads) mlp_sum_kernel(int64_t count, con
   if (at < count) to[at] += from[at];
 }
 
-// Adds to the gradient of a layer's input (numbers: rows times inputs) what comes round the layer.
+// Adds the residual's part to the gradient of a layer's input (numbers: rows times inputs).
 template <class T>
 __global__ void __launch_bounds__(kMlpThreads)
     mlp_around_kernel(MlpLayerArgs<T> p, int64_t numbers, const T* grad, T* to) {

@@ -10,7 +10,7 @@ namespace mdops {
 
 constexpr int kMaxHidden = 16, kMaxLayers = kMaxHidden + 1;  // the last one: an output layer
 
-// As each call has them.
+// The sizes that calls pass.
 struct NetSizes {
   int64_t features;         // inputs of the first layer, those below not counted
   int extra;                // further inputs of the first layer, after the features
@@ -25,7 +25,7 @@ struct NetSizes {
   }
 };
 
-// In a library that is rebuilt for one model (jit.md) constants hide those that it knows.
+// In a library that is rebuilt for one model (jit.md) constants hide the known ones.
 struct NetShape : NetSizes {
 #ifdef MDOPS_MODEL_EXTRA
   static constexpr int extra = MDOPS_MODEL_EXTRA;

@@ -5,8 +5,8 @@
 
 namespace mdops::MDOPS_ISA {
 
-// The left factor A. from(r) is what follows its first r rows; each(depth, work) calls work(column, stride)
-// for its columns, rows apart by `stride`.
+// The left factor A. from(r) skips its first r rows; each(depth, work) calls work(column, stride) for its
+// columns, rows apart by `stride`.
 template <class T>
 struct ByRow {
   const T* base;
@@ -19,8 +19,7 @@ struct ByRow {
   }
 };
 
-// A given transposed. Each column is a line of memory of its own; that of the next rows is fetched on the
-// way.
+// A given transposed. Each column is a separate line of memory; those of the next rows are prefetched.
 template <class T>
 struct ByDepth {
   const T* base;
@@ -52,9 +51,8 @@ struct InLanes {
   }
 };
 
-// Rows x Vectors vectors of the product stay in registers while the depth runs. They begin with
-// start(row, column, place) and end by end(row, column, place, sums), `place` being where they stand in a
-// panel.
+// Rows x Vectors vectors of the product stay in registers over the depth. They begin with start(row, column,
+// place) and end with end(row, column, place, sums), where `place` is their place in a panel.
 template <int Rows, int Vectors, class A, class T, class Start, class End>
 inline void micro(int64_t first, int64_t col, int64_t depth, const A& a, const T* b, const Start& start,
                   const End& end) {
@@ -90,14 +88,14 @@ template <int Vectors, class A, class T, class Start, class End>
 inline void panel(int64_t rows, int64_t col, int64_t depth, const A& a, const T* b, const Start& start,
                   const End& end) {
   int64_t r = 0;
-  if constexpr (Vectors == 1)  // as many sums as of two vectors
+  if constexpr (Vectors == 1)  // as many sums as for two vectors
     for (; r + 2 * kRows <= rows; r += 2 * kRows)
       micro<2 * kRows, 1>(r, col, depth, a.from(r), b, start, end);
   for (; r + kRows <= rows; r += kRows) micro<kRows, Vectors>(r, col, depth, a.from(r), b, start, end);
   remainder<Vectors>(r, rows - r, col, depth, a.from(r), b, start, end);
 }
 
-// The panel of B that begins with column `col`, or so many lanes of it.
+// The panel of B that begins with column `col`, or only `lanes` of it.
 template <class A, class T, class Start, class End>
 inline void panel_of(int64_t rows, int64_t col, int64_t lanes, int64_t depth, const A& a, const Panels<T>& b,
                      const Start& start, const End& end) {
@@ -111,7 +109,7 @@ inline void panel_of(int64_t rows, int64_t col, int64_t lanes, int64_t depth, co
   }
 }
 
-// C = start + A B, where start(row, column, at) knows where the vector stands in C.
+// C = start + A B, where start(row, column, at) knows the vector's place in C.
 template <class A, class T, class Start>
 inline void gemm_from(int64_t rows, int64_t depth, const A& a, const Panels<T>& b, const Panels<T>& c,
                       const Start& start) {
@@ -126,7 +124,7 @@ inline void gemm_from(int64_t rows, int64_t depth, const A& a, const Panels<T>& 
   }
 }
 
-// end(row, column, vector) for the vectors of A B, without an array of them.
+// Calls end(row, column, vector) for the vectors of A B, without storing it.
 template <class A, class T, class End>
 inline void gemm_to(int64_t rows, int64_t depth, const A& a, const Panels<T>& b, const End& end) {
   for (int64_t col = 0; col < b.cols; col += Panels<T>::kWide)

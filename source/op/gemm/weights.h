@@ -26,7 +26,7 @@ struct UnitMemory {
   }
 };
 
-// A type's blocks, which block(k) gives for k < count, and a unit's memory.
+// A type's blocks, block(k) for k < count, and a unit's memory.
 template <class T, class Block>
 struct WeightSums {
   const NetShape& net;

@@ -1,4 +1,4 @@
-// Which thing each of many rows belongs to, and where the rows of each are, checked at an op's entry.
+// The owner of each of many rows, and each owner's rows, checked at an op's entry.
 #pragma once
 
 #include "common/checked.h"
@@ -22,20 +22,20 @@ int64_t take_offsets(auto& in, const int32_t*& to, const Tensor& offsets, int64_
   return segments;
 }
 
-// Which node each of many rows belongs to, as ops are given it.
+// The node of each of many rows, as given to ops.
 struct NodeIndex {
   const Tensor& index;
   const std::optional<Tensor>& order;
   const Tensor& offsets;
   using Parts = TypeList<const Tensor&, const std::optional<Tensor>&, const Tensor&>;
 };
-// The same of rows that stand in the order of their nodes.
+// The same for rows sorted by node.
 struct SortedIndex {
   const Tensor &index, &offsets;
   using Parts = TypeList<const Tensor&, const Tensor&>;
 };
 
-// The same checked.
+// The same, checked.
 struct RowIndex {
   struct Names {
     const char *index, *order, *offsets;
@@ -44,7 +44,7 @@ struct RowIndex {
   const int32_t *index, *order = nullptr, *offsets;  // (rows,), (rows,) or null, (targets + 1,)
   int64_t rows, targets;
 
-  // Of so many rows, or of any number.
+  // For `expected` rows, or any number.
   RowIndex(auto& in, const NodeIndex& of, int64_t expected, Names names_ = {"index", "order", "offsets"})
       : names(names_) {
     in.take(index, names.index, of.index, {expected});
@@ -59,7 +59,7 @@ struct RowIndex {
       : RowIndex(in, NodeIndex{of.index, std::nullopt, of.offsets}, expected, {name, "", name_of_offsets}) {}
 
  private:
-  // That `order` and `offsets` name each row once, under its own node.
+  // Checks that `order` and `offsets` name each row once, under its own node.
   void check(const Op& op) const {
     parallel(targets, 4096, [&](int64_t from, int64_t to) {
       for (int64_t m = from; m < to; ++m) {
@@ -84,14 +84,14 @@ struct RowIndex {
   }
 };
 
-// That there is a row of `x` for each node that the rows may belong to.
+// Checks that `x` has a row for each node.
 inline void check_nodes(const Op& op, const char* name, const Tensor& x, const RowIndex& of) {
   if (of.targets != x.size(0))
     fail(op, "argument `", name, "` has ", x.size(0), " rows, and `", of.names.offsets, "` is of ",
          of.targets);
 }
 
-// Rows of nodes, one for each that the rows may belong to.
+// Rows of nodes, one per node.
 template <class T>
 void set_nodes(const Op& op, NodeRows<T>& nodes, const char* name, const Tensor& x, const RowIndex& of) {
   check_nodes(op, name, x, of);
