@@ -1,10 +1,11 @@
-// What messages along angles add to z for their two edges (message.h), of rows r of one atom each, the edges
-// that make angles:
+// The terms that messages along angles add to z for their two edges (message.h), for rows r of one atom each,
+// the edges that make angles:
 //
-//   P_r = x_r U + N[atom of r]     Q_r = x_r V     x (R, I), U and V (I, C) side by side in W (I, 2 C), N (A,
-//   C) by x  by P U^T + by Q V^T      by N  the sum of by P over the rows of an atom
+//   P_r = x_r U + N[atom of r]     Q_r = x_r V
+//   x (R, I), U and V (I, C) side by side in W (I, 2 C), N (A, C)
+//   by x  by P U^T + by Q V^T      by N  the sum of by P over the rows of an atom
 //
-// Rows of no atom stand behind all others, and are zeros.
+// Rows of no atom come after all others, and are zeros.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +21,14 @@ struct AngleEndsArgs {
   int64_t rows, atoms, inputs, columns;
   T *p, *q, *by_x, *by_atom;
 
-  // Whether a row is of no atom, or one of those of its atom.
+  // Whether a row is of no atom, or among those of its atom.
   MDOPS_HD bool is_right(int64_t row) const {
     const int64_t atom = index[row];
     return atom == -1 || (atom >= 0 && atom < atoms && offsets[atom] <= row && row < offsets[atom + 1]);
   }
 };
 
-// Column c of P or, behind these, of Q.
+// Column c of P or, after these, of Q.
 template <class T>
 MDOPS_HD void make_end(const AngleEndsArgs<T>& args, int64_t row, int64_t c, T none) {
   const int64_t atom = args.index[row], columns = args.columns;

@@ -13,10 +13,10 @@ struct AttentionScratch;
 
 using Optional = std::optional<Tensor>;
 
-// Queries of a job of the forward pass, of long sequences.
+// Queries of a job of the forward pass, for long sequences.
 constexpr int64_t kJobRows = 128;
 
-// What the values of the offsets must be; and where the sequences begin in a head's bias.
+// Checks the offsets' values; returns where the sequences begin in a head's bias.
 std::vector<int64_t> check_offsets(const Op& op, const AttentionInputs& in) {
   const int32_t* offsets = in.offsets.const_data_ptr<int32_t>();
   if (offsets[0] < 0) fail(op, "argument `offsets` begins with ", offsets[0]);

@@ -1,9 +1,9 @@
 // Sums that do not depend on the order of their terms: atomic additions of 64-bit integers.
 //
-// A term x becomes round(x * scale), with a power of two for `scale` that follows from the largest term and
-// the number of terms, so that no sum can overflow. With n terms of at most m each is rounded at m 2^(log2 n
+// A term x becomes round(x * scale), where `scale` is a power of two from the largest term and the number of
+// terms, so that no sum can overflow. With n terms of at most m each is rounded at m 2^(log2 n
 // - 62): for 10 million pairs 1e-12 of the largest. Where that is too coarse, for float64 terms, a second
-// integer holds what the first left over.
+// integer holds the remainder.
 #pragma once
 
 #include <cmath>
@@ -13,9 +13,9 @@ namespace mdops {
 
 struct FixedPoint {
   double scale,
-      fine;  // of the first integer, and of what it leaves over: 2^bits, a term having that many bits
+      fine;  // of the first integer, and of its remainder: 2^bits, and terms have that many bits
 
-  // For up to `terms` terms whose sizes are at most `largest`.
+  // For up to `terms` terms with magnitudes up to `largest`.
   __device__ FixedPoint(double largest, int64_t terms) {
     const int bits = 62 - (64 - __clzll(terms));
     int exponent = 0;
@@ -41,7 +41,7 @@ __device__ __forceinline__ void atomic_add(int64_t* at, int64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value));
 }
 
-// Non-negative doubles are ordered as their bits are.
+// Non-negative doubles have the order of their bits.
 __device__ __forceinline__ void atomic_max(double* at, double value) {
   atomicMax(reinterpret_cast<unsigned long long*>(at),
             static_cast<unsigned long long>(__double_as_longlong(value)));

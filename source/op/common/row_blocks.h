@@ -1,4 +1,4 @@
-// Blocks of rows that threads take as they come.
+// Blocks of rows that threads take dynamically.
 #pragma once
 
 #include <algorithm>
@@ -7,18 +7,18 @@
 
 namespace mdops {
 
-// For work whose results do not depend on where a block begins, nor on who takes it: sums over rows have
-// fixed shares. Threads are never equally quick, be it for what else the machine does or for the thread that
-// shares a core, and where each has the same rows all wait for the slowest.
+// For work whose results do not depend on where a block begins, nor on its thread: sums over rows have fixed
+// shares. Threads are never equally fast, due to other processes or the thread that shares a core, and with
+// equal shares all wait for the slowest.
 //
-// A block is a thread's part of the rows that are left, so that the last ones are small, but of `most` rows
-// at most; where nobody needs a second block, all are equal.
+// A block is a thread's share of the remaining rows, so that the last ones are small, but at most `most`
+// rows; if no thread needs a second block, all are equal.
 class RowBlocks {
  public:
   RowBlocks(int64_t rows, int64_t threads, int64_t most)
       : rows_(rows), threads_(threads), most_(most), least_(rows <= threads * most ? part_of(rows) : kTile) {}
 
-  // The next block, [from, to); false where none is left.
+  // The next block, [from, to); false if none is left.
   bool next(int64_t* from, int64_t* to) {
     int64_t first = next_.load(std::memory_order_relaxed), end;
     do {
@@ -30,7 +30,7 @@ class RowBlocks {
   }
 
  private:
-  static constexpr int64_t kTile = 16;  // rows that any kernel takes at once
+  static constexpr int64_t kTile = 16;  // rows that any kernel processes at once
 
   int64_t part_of(int64_t rows) const {
     const int64_t part = (rows + threads_ - 1) / threads_;

@@ -7,7 +7,7 @@
 
 namespace mdops {
 
-// A value that is not there: what the kernels answer to a wrong index.
+// A missing value: the kernels' result for a wrong index.
 template <class T>
 __device__ __forceinline__ T not_a_number() {
   return static_cast<T>(__int_as_float(0x7fffffff));
@@ -24,8 +24,8 @@ __device__ __forceinline__ void store_triples(const T* v, T* buffer, T* out, int
   for (int k = lane; k < 3 * lanes; k += kWarp) out[k] = buffer[k];
 }
 
-// to[k] = f(from[k]) for k < count, by a warp. A lane has several numbers on their way at once: the compiler
-// does not know that what is written is not what is read next.
+// to[k] = f(from[k]) for k < count, by a warp. A lane loads several numbers at once: the compiler cannot know
+// that stores do not alias the next loads.
 template <int AtOnce, class T, class F>
 __device__ __forceinline__ void map_numbers(const T* from, int count, T* to, const F& f) {
   for (int first = lane_index(); first < count; first += AtOnce * kWarp) {
@@ -39,8 +39,8 @@ __device__ __forceinline__ void map_numbers(const T* from, int count, T* to, con
   }
 }
 
-// One row of a pair list whose slots are ordered by type, as a kernel finds it: an atom that takes part, a
-// virtual one, or a row that cannot be used, because its type or counts are out of range.
+// One row of a pair list with slots ordered by type, as found by a kernel: a real atom, a virtual one, or a
+// row that cannot be used, because its type or counts are out of range.
 enum class RowKind { real, empty, wrong };
 
 __device__ __forceinline__ RowKind row_kind(int32_t type, int ntypes, const int32_t* counts, int64_t width) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ RowKind row_kind(int32_t type, int ntypes, const int3
   return type < 0 ? RowKind::empty : RowKind::real;
 }
 
-// The type of each slot of a row, asked for in rising order; -1 after the last neighbour.
+// The type of each slot of a row, queried in increasing order; -1 after the last neighbour.
 struct SlotTypes {
   const int32_t* counts;
   int ntypes, type = 0;

@@ -1,4 +1,4 @@
-// Memory that a thread of the CPU's ops works in.
+// Scratch memory of threads of the CPU ops.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace mdops {
 
-// What a thread keeps of one use between calls.
+// A thread's memory for one use, kept between calls.
 class KeptMemory {
  public:
   KeptMemory() = default;
@@ -35,7 +35,7 @@ class KeptMemory {
     return data_;
   }
 
-  // Of all that the thread keeps, what was used last stays.
+  // Keeps the memory that the thread used last.
   void give_back() {
     is_taken_ = false;
     size_t sum = 0;
@@ -48,7 +48,7 @@ class KeptMemory {
  private:
   static constexpr size_t kMostKept = 32 << 20;  // of a thread
 
-  // The thread's: the one used last, and from it the others.
+  // The thread's: the one used last, linked to the others.
   static KeptMemory*& newest() {
     static thread_local KeptMemory* first = nullptr;
     return first;
@@ -69,10 +69,10 @@ class KeptMemory {
   KeptMemory* next_ = nullptr;
 };
 
-// Scratch memory of a thread, for as long as the object lives; of each `Use` there is one at a time. A thread
-// keeps some of it from call to call: it is touched whole, and fresh pages cost more than a step of a small
-// system. More than that is given back. What is no small part of a large page gets whole ones: it is read
-// over and over, all of it, and has more small pages than a processor knows its way to.
+// Scratch memory of a thread, for the object's lifetime; only one at a time of each `Use`. A thread keeps
+// some of it between calls: all of it is used, and fresh pages cost more than a step of a small system.
+// Beyond that it is freed. Sizes near a large page or above get whole ones: all of it is read repeatedly, and
+// it has more small pages than the TLB has entries.
 template <class Use>
 class ScratchMemory {
  public:

@@ -10,15 +10,15 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kGrain = 64;  // atoms a piece of work, at least
+constexpr int64_t kGrain = 64;  // least atoms of a piece of work
 
-// Where a thread adds what pairs give: to atoms (N, 3) and, in some ops, (N, 3, 3), and to systems (S, 3, 3).
+// A thread's sums over pairs: of atoms (N, 3) and, in some ops, (N, 3, 3), and of systems (S, 3, 3).
 struct Sums {
   double *atoms, *matrices, *systems;
 };
 
-// Threads for a sum over pairs, each of which takes memory for sums of its own: in all no more than the
-// pairs' gradients, T, take.
+// Threads for a sum over pairs. Each needs memory for its own sums: in total at most the size of the pairs'
+// gradients, of T.
 template <class T>
 int64_t summing_threads(const PairRows& rows, int64_t columns) {
   constexpr int64_t grain = 1 << 14;  // pairs that are worth a thread
@@ -27,8 +27,8 @@ int64_t summing_threads(const PairRows& rows, int64_t columns) {
   return std::max<int64_t>(1, std::min<int64_t>({thread_count(), slots / grain, memory / own}));
 }
 
-// Adds up, in `results`, what add(atom, sums) adds for every atom. Each thread has an equal part of the atoms
-// and sums of its own, which are added one after the other: the bits depend on the number of threads alone.
+// Sums add(atom, sums) over all atoms into `results`. Each thread has an equal share of the atoms and its own
+// sums, which are added in order: the bits depend only on the number of threads.
 template <class Add>
 void sum_over_atoms(int64_t threads, int64_t atoms, int64_t systems, const Sums& results, const Add& add) {
   const int64_t rows = 3 * atoms, matrices = results.matrices ? 9 * atoms : 0;
@@ -59,7 +59,7 @@ void add_to(double* to, const double* values) {
   for (int k = 0; k < Count; ++k) to[k] += values[k];
 }
 
-// work(i, p) for every atom i and each of its neighbours' places p.
+// Calls work(i, p) for every atom i and each place p of its neighbours.
 template <class Work>
 void for_pairs(const PairRows& rows, const Work& work) {
   parallel_each(rows.atoms, kGrain, [&](int64_t i) {

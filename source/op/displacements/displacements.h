@@ -1,4 +1,4 @@
-// Pair vectors d_ij = x_j - x_i + S.cell, and the sums over pairs that lead back to atoms and cells.
+// Pair vectors d_ij = x_j - x_i + S.cell, and sums over pairs for gradients by atoms and cells.
 #pragma once
 
 #include "common/pairs.h"
@@ -18,15 +18,14 @@ MDOPS_HD void add_pair_gradient(const T* g, int32_t image, double* xi, double* x
   }
 }
 
-// A number of a pair's virial, g being dE/dd:  W[a][b] = -d[a] g[b].
+// A number of a pair's virial, with g = dE/dd:  W[a][b] = -d[a] g[b].
 template <class T>
 MDOPS_HD double pair_virial(const T* g, const T* d, int a, int b) {
   return -static_cast<double>(d[a]) * g[b];
 }
 
-// Adds one pair's terms of force and virial:  F_i += g,  F_j -= g,  and W.
-// DeePMD-kit books a pair's virial on the neighbour: `virial_j` is atom j's, null where it is not wanted;
-// `virial` its system's.
+// Adds one pair's terms of force and virial:  F_i += g,  F_j -= g,  and W. As in DeePMD-kit a pair's virial
+// belongs to the neighbour: `virial_j` is atom j's, or null; `virial` its system's.
 template <class T>
 MDOPS_HD void add_pair_force(const T* g, const T* d, double* fi, double* fj, double* virial,
                              double* virial_j) {

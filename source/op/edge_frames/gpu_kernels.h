@@ -1,6 +1,5 @@
-// Frames of edges on a GPU: a thread an edge. What a block reads or writes of its edges lies in one piece. Up
-// to degree 4 it goes through shared memory, where an edge's numbers begin an odd number apart, so that lanes
-// do not meet in a bank.
+// Frames of edges on a GPU: a thread per edge. A block's reads and writes are contiguous. Up to degree 4 they
+// go through shared memory, with an odd number of numbers per edge, so that lanes have no bank conflicts.
 #pragma once
 
 #include "common/gpu.h"
@@ -10,13 +9,13 @@
 
 namespace mdops::gpu_frames {
 
-// Of a block.
+// Threads of a block.
 template <int kDegree>
 constexpr int kBlock = kDegree <= 3 ? 64 : 32;
 template <int kDegree>
 constexpr bool kStaged = kDegree <= 4;
 
-// Numbers of an edge in shared memory: rows, and harmonics behind them.
+// Numbers of an edge in shared memory: rows, then harmonics.
 template <int kDegree>
 __host__ __device__ constexpr int numbers_of(int order) {
   return (frame_rows(kDegree, order) + 1) * frame_columns(kDegree);
@@ -26,15 +25,15 @@ __host__ __device__ constexpr int stride_of(int order) {
   return numbers_of<kDegree>(order) | 1;
 }
 
-// f(place in shared memory, place in an array with so many numbers an edge, which the compiler divides by) of
-// the block's edges, for those of the array that stand `behind` others in shared memory.
+// Calls f(place in shared memory, place in an array with a constant number of numbers per edge) for the
+// block's edges, for those of the array after `behind` others in shared memory.
 template <int kCount, class F>
 __device__ __forceinline__ void each_number(int edges, int behind, int stride, const F& f) {
 #pragma unroll 4
   for (int k = threadIdx.x; k < edges * kCount; k += blockDim.x)
     f(k / kCount * stride + behind + k % kCount, k);
 }
-// Of the rows of matrices, the first in shared memory.
+// For rows of matrices, the first in shared memory.
 template <int kDegree, class F>
 __device__ __forceinline__ void each_of_rows(int edges, int order, int stride, const F& f) {
   if (order > 0)
@@ -91,7 +90,7 @@ __global__ void __launch_bounds__(kBlock<kDegree>) backward_kernel(const FrameBa
     frame_backward<kDegree>(args.vectors + 3 * e, order, own + rows, own, args.by_vectors + 3 * e);
 }
 
-// Without shared memory: trainings alone come here, of few edges.
+// Without shared memory: only trainings use it, with few edges.
 template <int kDegree, class T>
 __global__ void __launch_bounds__(kBlock<kDegree>) twice_kernel(const FrameTwiceArgs<T> args) {
   const int64_t e = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

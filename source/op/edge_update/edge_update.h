@@ -1,10 +1,9 @@
-// Rows of edges (E, W) after messages that some of them received, of rows r of one edge each:
+// Rows of edges (E, W) after messages to some of them, in rows r of one edge each:
 //
-//   y_e = base_e + c (f(b) + sum of f(z_r) - f(b) over the rows of e)      by z_r = c f'(z_r) times the
-//   gradient of y_e
+//   y_e = base_e + c (f(b) + sum of f(z_r) - f(b) over the rows of e)
+//   by z_r = c f'(z_r) times the gradient of y_e
 //
-// So an edge with one row has the message of its z, and those without any that of the bias b, column for
-// column.
+// So an edge with one row has the message of its z, and one without any that of the bias b, column by column.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Products of warpgroups (wgmma) of nets, which only Hopper has (sm_90a), of operands in shared memory.
-// gpu_shape.h draws the operands.
+// Products of warpgroups (wgmma) of nets, which only Hopper has (sm_90a), with operands in shared memory.
+// gpu_shape.h shows the operands.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@ namespace mdops {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// All threads of both of the block's warpgroups that multiply.
+// Synchronises both of the block's multiplying warpgroups.
 __device__ __forceinline__ void sync_groups() {
   sync_threads(3, 2 * kGroupThreads);
 }
 
-// All threads of one of them.
+// Synchronises one of them.
 __device__ __forceinline__ void sync_group(int group) {
   sync_threads(group + 1, kGroupThreads);
 }
 
-// Waits for the products; the numbers are not looked at before.
+// Waits for the products; the numbers are not read before.
 template <int Size>
 __device__ __forceinline__ void end_products(float (&d)[Size]) {
   commit_products();

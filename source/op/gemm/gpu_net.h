@@ -33,7 +33,7 @@ class NetCall {
   }
 
  private:
-  // As one kernel of clusters.
+  // Launches one kernel of clusters.
   void clusters() const {
     const ClusterArgs a{p_, packed_, ClusterMemory(p_.net, Parts)};
     gpu_.launch_clusters(cluster_kernel<Parts>, kClusterBlocks * tiles_, kClusterBlocks, kClusterThreads,
@@ -43,7 +43,7 @@ class NetCall {
   void chain() const;
   void blocks() const;
 
-  // As a kernel a product.
+  // Launches a kernel per product.
   template <class T, class Narrow>
   void layers() const {
     const NetSteps steps{p_, packed_, memory_.layers, false};
@@ -54,11 +54,11 @@ class NetCall {
     launch<T, Narrow, LayerStep::input>(steps.input_gradient());
   }
 
-  // By the tile that leaves fewer columns idle.
+  // Chooses the tile that leaves fewer columns idle.
   template <class T, class Narrow, LayerStep Step>
   void launch(const LayerArgs& a) const {
     const int64_t wide = blocks_for(a.cols, T::kCols), narrow = blocks_for(a.cols, Narrow::kCols);
-    // The parts of the output are one for each of the wide tiles.
+    // The output has a part for each of the wide tiles.
     if (Step == LayerStep::last || wide * T::kCols <= narrow * Narrow::kCols)
       gpu_.launch_early(layer_kernel<T, Step>, tiles_ * wide, T::kThreads, T::kShared, a);
     else
@@ -72,7 +72,7 @@ class NetCall {
   const int64_t tiles_;
 };
 
-// As one kernel.
+// Launches one chain kernel.
 template <int Parts>
 void NetCall<Parts>::chain() const {
   ChainArgs a{};
@@ -83,7 +83,7 @@ void NetCall<Parts>::chain() const {
   a.slopes = memory_.slopes, a.output = p_.output;
   with_activation(p_.net.activation, [&]<Activation kind>() {
     with_chain(p_.net, p_.tile_rows, [&]<int Kind>() {
-      // A kernel with all functions is as quick, and compiles once for all; the usual one has its own.
+      // A kernel with all functions is as fast, and compiles once for all; the usual function has its own.
       constexpr bool usual = kChainKinds[Kind].units == 2 && kind == Activation::tanh;
       constexpr int fixed = usual ? static_cast<int>(kind) : kAnyActivation;
       a.units = packed_.units[Kind];
@@ -92,7 +92,7 @@ void NetCall<Parts>::chain() const {
   });
 }
 
-// As one kernel by mma.sync.
+// Launches one kernel by mma.sync.
 template <int Parts>
 void NetCall<Parts>::blocks() const {
   with_block(p_.net, p_.tile_rows, [&]<int Kind>() {

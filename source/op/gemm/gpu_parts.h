@@ -1,4 +1,4 @@
-// Numbers of a matrix product as parts of float16 (gpu_shape.h tells why), and a row of the net's input.
+// Numbers of a matrix product as parts of float16 (gpu_shape.h says why), and a row of the net's input.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -8,7 +8,7 @@
 
 namespace mdops {
 
-// 2^(kLargest - floor(log2 largest)), within the numbers of float32.
+// 2^(kLargest - floor(log2 largest)), within the range of float32.
 __device__ __forceinline__ float scale_for(float largest) {
   const int exponent = (__float_as_int(largest) >> 23) - 127;
   const int power = kLargest - (largest > 0 ? exponent : 0);
@@ -36,7 +36,7 @@ __device__ __forceinline__ void split(float a, float b, uint32_t (&parts)[Parts]
   }
 }
 
-// The same of four numbers, as they lie in memory.
+// The same for four numbers, in memory order.
 template <int Parts>
 __device__ __forceinline__ void split(float4 x, uint2 (&parts)[Parts]) {
   uint32_t first[Parts], second[Parts];
@@ -47,21 +47,21 @@ __device__ __forceinline__ void split(float4 x, uint2 (&parts)[Parts]) {
 }
 
 // A lane's four rows of a column of B: those of the first register of a tensor-core instruction, then of the
-// second, part after part.
+// second, for each part.
 template <int Parts>
 struct alignas(8 * Parts) Fragment {
   uint32_t part[Parts][2];
 };
 
-// Sixteen bytes to device memory in one store, which the compiler makes four of otherwise.
+// Stores sixteen bytes to device memory at once; else the compiler makes four stores.
 __device__ __forceinline__ void store_four(float* to, float a, float b, float c, float d) {
   __stcg(reinterpret_cast<float4*>(to), make_float4(a, b, c, d));
 }
 
-// A row of the net's input on its way to memory: as floats, row after row, if `Parts` is 0; or for the chain
-// (gpu_chain.h), times a power of two that follows from a bound of the row's numbers, in so many parts of
-// float16: tile after tile of rows, of each block after block of unit_depth(Parts) columns. The gradient of a
-// tile takes the same memory, so that a block writes over its own input alone.
+// Writes a row of the net's input to memory: as floats, row by row, if `Parts` is 0; or for the chain
+// (gpu_chain.h), times a power of two from a bound of the row's numbers, in `Parts` parts of float16: by
+// tiles of rows, and in these by blocks of unit_depth(Parts) columns. A tile's gradient uses the same memory,
+// so that a block overwrites only its own input.
 template <int Parts>
 struct InputRow {
   char* to;

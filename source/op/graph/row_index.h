@@ -6,7 +6,7 @@
 
 namespace mdops {
 
-// Takes offsets of segments into so many rows, one more than there are segments. Returns how many these are.
+// Takes offsets of segments of `rows` rows, one more than segments. Returns the number of segments.
 int64_t take_offsets(auto& in, const int32_t*& to, const Tensor& offsets, int64_t rows,
                      const char* name = "offsets") {
   in.take(to, name, offsets, {kAny});

@@ -1,4 +1,4 @@
-// Softmax over the rows of each segment, a column for itself, with both derivatives. With the sums over a
+// Softmax over the rows of each segment, per column, with both derivatives. With the sums over a
 // segment s = <y, g>, t = <y, v>, q = <y v, g>:
 //
 //   y = exp(x - max x) / sum exp(x - max x)        dx = y (g - s)
@@ -15,7 +15,7 @@ namespace mdops {
 template <class T>
 struct SoftmaxArgs {
   const T *x, *grad,
-      *direction;          // (rows, columns); the forward pass has x alone, the backward pass no direction
+      *direction;          // (rows, columns); the forward pass has only x, the backward pass no direction
   const int32_t* offsets;  // (segments + 1,)
   int64_t rows, columns, segments;
   T *of_grad, *of_x;  // y or the gradient by x; the second pass: the gradients by g and by x
@@ -25,7 +25,7 @@ struct SoftmaxArgs {
   }
 };
 
-// Sums over a segment, each with the factor exp(x - max).
+// Sums over a segment, each with factor exp(x - max).
 template <class T>
 struct SoftmaxSums {
   T one = 0, s = 0, t = 0, q = 0;
