@@ -4,9 +4,9 @@
 
 namespace mdops {
 
-constexpr int64_t kAngleEndRows = 64;  // a piece of work, at least
+constexpr int64_t kAngleEndRows = 64;  // least rows of a piece of work
 
-// make(row, column, not a number) of each number.
+// Calls make(row, column, NaN) for each number.
 template <class T, class F>
 static void for_end_numbers(const AngleEndsArgs<T>& args, int64_t rows, int64_t columns, const F& make) {
   parallel_each(rows, kAngleEndRows, [&](int64_t row) {

@@ -1,5 +1,4 @@
-// The ops on what messages along angles add for their edges. A device has `run_angle_ends` and
-// `run_angle_end_gradients`.
+// The ops on angle messages' terms for edges. A device has `run_angle_ends` and `run_angle_end_gradients`.
 #pragma once
 
 #include "angle_ends/angle_ends.h"

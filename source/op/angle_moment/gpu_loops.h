@@ -1,4 +1,4 @@
-// What the ops of features of angles launch on a GPU, for PyTorch and for callers that do not know PyTorch.
+// GPU launches of the ops of angle features, for PyTorch and for callers without PyTorch.
 #pragma once
 
 #include "angle_moment/angle_moment.h"
@@ -6,7 +6,7 @@
 
 namespace mdops {
 
-// Bytes of the GPU's memory that a call needs.
+// Bytes of GPU memory for a call.
 template <class T>
 int64_t angle_features_bytes(const Gpu& gpu, const AngleArgs<T>& args, const AngleTables<T>& tables,
                              int64_t atoms);
@@ -20,7 +20,7 @@ template <class T>
 void run_angle_features(const Gpu& gpu, const AngleArgs<T>& args, const AngleTables<T>& tables, int64_t atoms,
                         void* memory, T* features, int32_t* within, T* nearest);
 
-// The gradients of the pair vectors (atoms, width, 3), from those of the features.
+// The gradients by the pair vectors (atoms, width, 3), from those by the features.
 template <class T>
 void run_angle_gradients(const Gpu& gpu, const AngleArgs<T>& args, const AngleTables<T>& tables,
                          int64_t atoms, const T* grad, void* memory, T* pairs);

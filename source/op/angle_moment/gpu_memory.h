@@ -1,4 +1,4 @@
-// Where the warps of angles have their memory: shared memory, or global where that is too small.
+// Memory of the warps of angles: shared memory, or global if that is too small.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,11 @@
 
 namespace mdops::gpu_angle {
 
-// Blocks, of one warp each, that go through all atoms where their memory is global: enough to keep a GPU
-// busy.
+// Blocks of one warp each that loop over all atoms if their memory is global: enough to keep a GPU busy.
 constexpr int64_t kBlocksOfAll = 4096;
 
 struct WarpMemory {
-  int64_t bytes, blocks, shared;  // of each block; how many there are; what of it is shared
+  int64_t bytes, blocks, shared;  // of each block; number of blocks; its shared part
 
   WarpMemory(const GpuLimits& limits, int64_t bytes_, int64_t atoms)
       : bytes(bytes_), blocks(atoms), shared(bytes_) {

@@ -78,8 +78,7 @@ struct AngleMomentOps {
   }
 };
 
-// Of `tables` and `gates` (pairs, pieces, channels, kAngleRow); `gates` without a number where there are
-// none.
+// For `tables` and `gates` (pairs, pieces, channels, kAngleRow); `gates` is empty if there are none.
 template <class Device, class T>
 struct AngleFeatureOps {
   struct Given : AngleInputs<T> {

@@ -1,4 +1,4 @@
-// The neighbours of an atom, and the pairs of them by chunks, for one instruction set.
+// The neighbours of an atom, and their pairs in chunks, for one instruction set.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,10 @@
 
 namespace mdops::MDOPS_ISA {
 
-// What multiplies theta's functions: nothing; w_j w_l; or nothing for some and w_j w_l for others beside
-// them.
+// The factor of theta's functions: none; w_j w_l; or none for some and w_j w_l for others.
 enum class Gate { none, alone, beside };
 
-constexpr int kChunk = 256;  // pairs at once: their working set stays in the first-level cache
+constexpr int kChunk = 256;  // pairs at once: their working set fits the L1 cache
 constexpr int kPad = 16;     // lanes of the widest vector
 
 inline int64_t padded(int64_t n) {
@@ -33,7 +32,7 @@ struct Rows {
   }
 };
 
-// One atom's neighbours within the cutoff that no mask leaves out, type after type.
+// One atom's unmasked neighbours within the cutoff, by type.
 template <class T>
 struct Neighbors {
   T *dx, *dy, *dz, *vx, *vy, *vz;        // pair vectors and their tangents
@@ -43,7 +42,7 @@ struct Neighbors {
   int size;
 
   static int64_t memory(const AngleArgs<T>& args) {
-    // 32-bit numbers in the place of T.
+    // 32-bit numbers in place of T.
     return (6 + 4 * Rows<T>::kArrays + 1) * padded(args.width) + 2 * padded(args.ntypes + 1);
   }
   Neighbors() = default;
@@ -60,7 +59,7 @@ struct Neighbors {
   }
 };
 
-// Finds the neighbours of atom i, and counts them by type in within[t] (when given), masked ones too. Returns
+// Finds the neighbours of atom i, and counts them by type in within[t] (if given), also masked ones. Returns
 // the smallest squared distance.
 template <class T>
 inline T find_neighbors(const AngleArgs<T>& args, int64_t i, const T* tangent, int32_t* within,
@@ -93,7 +92,7 @@ inline T find_neighbors(const AngleArgs<T>& args, int64_t i, const T* tangent, i
   return nearest;
 }
 
-// Their rows, and where `Tangents` what becomes of these along the tangents.
+// Their rows, and with `Tangents` the rows' changes along the tangents.
 template <bool Tangents, class T>
 inline void make_rows(const Neighbors<T> n, const Cutoff<T> cutoff, const Normalisation<T> norm, int ntypes) {
   MDOPS_INDEPENDENT
@@ -124,23 +123,23 @@ inline void make_rows(const Neighbors<T> n, const Cutoff<T> cutoff, const Normal
   }
 }
 
-// The pieces that pairs of two types can be on: `count` from the first one on, on either side of zero.
+// The pieces that pairs of two types can reach: the first `count` on either side of zero.
 template <class T>
 inline int pieces_reached(const Neighbors<T>& n, int t, int u, const AngleGrid<T>& grid) {
   const T most = std::sqrt(n.longest[t]) * std::sqrt(n.longest[u]) * T(1.0001);
   return static_cast<int>(angle_place(most, grid).piece) + 1;
 }
 
-// Some pairs of neighbours: a row of `count` pairs (j, l), (j, l + 1), ... after another.
+// Some pairs of neighbours, in segments of `count` pairs (j, l), (j, l + 1), ...
 template <class T>
 struct Chunk {
   struct Segment {
     int j, l, count, at;
   };
-  // theta, how often the pair counts, and w_j w_l; the change of the first and the last along the tangents
+  // theta, the pair's multiplicity, and w_j w_l; the changes of theta and w_j w_l along the tangents
   alignas(64) T theta[kChunk + kPad], times[kChunk + kPad], gate[kChunk + kPad];
   alignas(64) T dtheta[kChunk + kPad], dgate[kChunk + kPad];
-  // What a kernel makes of each pair.
+  // A kernel's results for each pair.
   alignas(64) T of_rows[2][kChunk + kPad], of_gates[2][kChunk + kPad];
   alignas(64) int32_t piece[kChunk + kPad];  // times kAngleRow
   alignas(64) T powers[kAngleRow * (kChunk + kPad)], gated[kAngleRow * (kChunk + kPad)];
@@ -173,8 +172,8 @@ inline void add_row(Chunk<T>& chunk, const Neighbors<T>& n, int j, int l, int co
   chunk.size += count;
 }
 
-// Calls work(chunk) for the pairs of a neighbour of type t and one of type u >= t. After the last pair are
-// some that do not count, to a whole number of vectors.
+// Calls work(chunk) for the pairs of a neighbour of type t and one of type u >= t. Uncounted pairs pad the
+// last vector.
 template <Gate G, bool Tangents, class T, class Work>
 inline void for_pairs(const Neighbors<T>& n, int t, int u, Chunk<T>& chunk, const Work& work) {
   chunk.size = chunk.rows = 0;
@@ -216,8 +215,7 @@ inline Vector<T> first_lanes(const Vector<T>& v, int count) {
   return (Vector<T>)((I)v & keep);
 }
 
-// Adds to both neighbours of each pair what a pair's numbers f make of their rows: f_jl b_l to a_j, and f_jl
-// b_j to a_l.
+// Adds each pair's terms with numbers f to both neighbours: f_jl b_l to a_j, and f_jl b_j to a_l.
 template <class T>
 inline void add_to_rows(const Chunk<T>& chunk, const T* f, const Rows<T>& b, const Rows<T>& a) {
   using V = Vector<T>;
@@ -236,7 +234,7 @@ inline void add_to_rows(const Chunk<T>& chunk, const T* f, const Rows<T>& b, con
   }
 }
 
-// The same of the switches.
+// The same for the switches.
 template <class T>
 inline void add_to_switches(const Chunk<T>& chunk, const T* f, const T* b, T* a) {
   using V = Vector<T>;

@@ -5,8 +5,8 @@
 
 namespace mdops {
 
-// `grad`: by x, y, z and w, the last only where `Gated`. `Second`: the Hessian product along v instead of the
-// gradient, of `grad` and of its change, `change`.
+// `grad`: by x, y, z and w, the last only if `Gated`. `Second`: the Hessian product along v instead of the
+// gradient, from `grad` and its change, `change`.
 template <bool Gated, bool Second, class T>
 MDOPS_HD void pull_row(const T* d, const T* v, const Cutoff<T>& cutoff, const Normalisation<T>& norm,
                        const T* grad, const T* change, T* g) {
@@ -20,7 +20,7 @@ MDOPS_HD void pull_row(const T* d, const T* v, const Cutoff<T>& cutoff, const No
     for (int a = 0; a < 3; ++a) g[a] += h[a];
     if constexpr (Gated) {
       add_gate_slope(d, f, change[3], g);
-      // Of w alone: the Hessian of w L for L = 1.
+      // The term of w only: the Hessian of w L for L = 1.
       T flat[3] = {0, 0, 0};
       gate_hessian_product(d, v, f, T(1), none, flat);
       for (int a = 0; a < 3; ++a) g[a] += grad[3] * flat[a];

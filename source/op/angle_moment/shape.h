@@ -1,4 +1,4 @@
-// A model's sizes, checked, for whoever calls the kernels of angles. Nothing here knows PyTorch.
+// A model's sizes, checked, for callers of the angle kernels. Nothing here uses PyTorch.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace mdops {
 
 constexpr int64_t kMostAngleTypes = 1000, kMostAngleChannels = 100000;
 
-// Why there is no such grid; empty if there is.
+// The reason if there is no such grid; else empty.
 inline std::string angle_grid_refusal(int64_t exponent, int64_t octaves, int64_t fineness) {
   if (exponent >= -40 && exponent <= 40 && octaves >= 1 && octaves <= 60 && fineness >= 0 && fineness <= 12)
     return "";

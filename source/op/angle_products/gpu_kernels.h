@@ -1,4 +1,4 @@
-// Products of pairs on a GPU: a thread a row, and for gradients several lanes a thing.
+// Products of pairs on a GPU: a thread per row, and for gradients several lanes per thing.
 #pragma once
 
 #include "angle_products/angle_products.h"

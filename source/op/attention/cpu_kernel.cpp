@@ -20,7 +20,7 @@ int64_t with_passes(const AttentionArgs<T>& args, int64_t length, int64_t sequen
   }
 }
 
-// Without memory it only counts how much there must be.
+// Without memory it only counts the bytes needed.
 template <class T>
 int64_t run(const AttentionArgs<T>& args, AttentionPass pass, const AttentionResults<T>& out, int64_t length,
             const AttentionJob& job, void* scratch) {

@@ -9,7 +9,7 @@ namespace {
 using namespace gpu_attention;
 using MaybeTensor = std::optional<Tensor>;
 
-// f(T{}) with T the C++ type of the tensors.
+// Calls f(T{}) with T the C++ type of the tensors.
 template <class F>
 void dispatch(ScalarType dtype, const F& f) {
   if (dtype == ScalarType::Float) return f(float{});
@@ -30,13 +30,13 @@ template <class T>
 T* data(Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
-// Null for one that is not asked for.
+// Null if not requested.
 template <class T>
 T* data_if(bool asked, Tensor& tensor) {
   return asked ? data<T>(tensor) : nullptr;
 }
 
-// A tensor for what a pass asks for.
+// A tensor for a pass, if requested.
 SumsMemory memory_in(const CudaOp& op, Tensor& sums) {
   return [&](int64_t count) {
     sums = empty(op, {count}, ScalarType::Float);
@@ -64,7 +64,7 @@ TensorArgs<T> args_of(const CudaOp& op, const AttentionInputs& in, const Tensor&
   return p;
 }
 
-// Rows as the kernels of warpgroups read them in bfloat16, 16 bytes at once.
+// Rows as bfloat16 kernels of warpgroups read them, 16 bytes at once.
 AttentionInputs aligned_rows(AttentionInputs in) {
   if (in.dtype == ScalarType::BFloat16) in.q = aligned(in.q), in.k = aligned(in.k), in.v = aligned(in.v);
   return in;
@@ -74,7 +74,7 @@ AttentionSaved aligned_rows(AttentionSaved saved) {
   return saved;
 }
 
-// Of how many parts of 16 bits the tensor cores' products are.
+// The number of 16-bit parts in the tensor cores' products.
 int parts_of(const AttentionInputs& in) {
   return in.matmul == Matmul::tf32 || in.matmul == Matmul::bf16 ? 1 : 2;
 }
@@ -101,7 +101,7 @@ struct Gradients {
   }
 };
 
-// Calls f(arguments, bad, bias_at, gradient arguments) with memory for what the kernels pass on.
+// Calls f(arguments, bad, bias_at, gradient arguments) with memory for data between kernels.
 template <class T, class F>
 void with_memory(const CudaOp& op, const AttentionInputs& in, const AttentionSaved& saved, Gradients& to,
                  bool second, const F& f) {

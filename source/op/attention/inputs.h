@@ -9,7 +9,7 @@ namespace mdops {
 struct AttentionInputs {
   Tensor q, k, v, offsets, plan;
   std::optional<Tensor> bias, gate, switches, absent;
-  // of the tensors; of logsumexp and absent: float32 but for float64
+  // of the tensors; of logsumexp and absent: float32, or float64 for float64
   ScalarType dtype, sums = dtype == ScalarType::Double ? dtype : ScalarType::Float;
   Matmul matmul;
   double scale, shift;
@@ -59,11 +59,11 @@ struct AttentionInputs {
     if (op.on_cpu()) refuse_tf32(op, matmul);
   }
 
-  // How many numbers the bias of a head has; -1 without one.
+  // Size of the bias of a head; -1 without one.
   int64_t bias_size() const { return bias ? bias->size(1) : -1; }
 };
 
-// What the backward passes take besides.
+// Further arguments of the backward passes.
 struct AttentionSaved {
   Tensor grad_out, out, logsumexp;
 
@@ -74,8 +74,8 @@ struct AttentionSaved {
         logsumexp(input(op, "logsumexp", logsumexp_, in.sums, {in.rows, in.heads})) {}
 };
 
-// The directions of the second derivative; those of absent arguments must be absent, others count as zero if
-// they are.
+// The directions of the second derivative; those of absent arguments must be absent, other absent ones count
+// as zero.
 struct AttentionDirections {
   Tensor q, k, v;
   std::optional<Tensor> bias, gate, switches;

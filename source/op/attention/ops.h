@@ -6,7 +6,7 @@
 
 namespace mdops {
 
-// By q, k, v, bias, gate and switch; of no elements where the latter three are absent.
+// By q, k, v, bias, gate and switch; the latter three are empty if absent.
 using AttentionGradients = Outputs<6>;
 
 template <class Device>

@@ -1,4 +1,4 @@
-// What the CPU library says of itself.
+// Information about the CPU library.
 
 #include "common/isa.h"
 #include "common/tensor.h"

@@ -1,19 +1,18 @@
-// What the CUDA library says of itself.
+// Information about the CUDA library.
 #include "common/cuda.h"
 
 namespace mdops {
 
 namespace {
 
-// The CUDA versions of the runtime in this library and of the driver (0: there is none), as 1000 major + 10
-// minor.
+// The CUDA versions of the runtime in this library and of the driver (0: none), as 1000 major + 10 minor.
 std::tuple<int64_t, int64_t> cuda_versions() {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
   return {CUDART_VERSION, driver};
 }
 
-// Whether it has kernels with the instructions that Hopper alone has (sm_90a).
+// Whether it has kernels with instructions that only Hopper has (sm_90a).
 bool cuda_is_for_hopper() {
 #ifdef MDOPS_HOPPER
   return true;

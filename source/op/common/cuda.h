@@ -1,4 +1,4 @@
-// What the CUDA half of every op's binding shares: its device, PyTorch's stream, and tensors.
+// The shared CUDA part of every op's binding: its device, PyTorch's stream, and tensors.
 #pragma once
 
 #include <torch/csrc/stable/accelerator.h>
@@ -30,8 +30,8 @@ class CudaOp : public Op, public Gpu {
   torch::stable::accelerator::DeviceGuard guard_;
 };
 
-// The tensor, or a copy of it if its memory does not begin on 16 bytes, which kernels read at once, or by
-// which cuBLAS chooses its own.
+// The tensor, or a copy of it if its memory is not aligned to 16 bytes, which kernels read at once, and by
+// which cuBLAS chooses kernels.
 inline bool is_aligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
 }
@@ -39,14 +39,14 @@ inline Tensor aligned(const Tensor& tensor) {
   return is_aligned(tensor) ? tensor : torch::stable::clone(tensor);
 }
 
-// As common/large_results.h has it on a CPU: PyTorch keeps a GPU's memory itself.
+// As in common/large_results.h on a CPU; on a GPU PyTorch already keeps memory.
 inline Tensor empty_result(const CudaOp& op, const std::vector<int64_t>& shape, ScalarType dtype) {
   return empty(op, shape, dtype);
 }
 
 struct OnGpu {
   using Call = CudaOp;
-  // On the GPU of the first tensor that is on one.
+  // For the GPU of the first tensor that is on one.
   template <class... A>
   static CudaOp make(const char* name, const A&... arguments) {
     const Tensor* first = first_tensor([](const Tensor& tensor) { return tensor.is_cuda(); }, arguments...);

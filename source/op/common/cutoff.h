@@ -1,4 +1,4 @@
-// A check of what bindings are told of a descriptor's cutoff. Nothing here knows PyTorch.
+// A check of a descriptor's cutoff in bindings. Nothing here uses PyTorch.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace mdops {
 
-// Refuses cutoffs that are not cutoff_smooth < cutoff, cutoff > 0, protection >= 0, all finite; A.
+// Refuses cutoffs unless cutoff_smooth < cutoff, cutoff > 0, protection >= 0, all finite; A.
 inline void check_cutoff(const Op& op, double cutoff, double cutoff_smooth, double protection) {
   if (!(cutoff > 0) || !std::isfinite(cutoff) || !(cutoff_smooth < cutoff) || !std::isfinite(cutoff_smooth))
     fail(op, "arguments `cutoff` and `cutoff_smooth` are ", cutoff, " and ", cutoff_smooth,

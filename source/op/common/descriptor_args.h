@@ -8,7 +8,7 @@
 
 namespace mdops {
 
-// Takes them as kernels have them, and returns how many atoms there are.
+// Converts them for kernels, and returns the number of atoms.
 template <class Args>
 int64_t take_descriptor(auto& in, Args& a, const bool*& mask, const Tensor& displacements,
                         const Tensor& counts, const Tensor& types, const Tensor& std, const Tensor& pair_mask,

@@ -1,7 +1,7 @@
 // A macro for each of several arguments.
 #pragma once
 
-// what(x) of each x, as often as the preprocessor looks again.
+// what(x) of each x, as often as the preprocessor rescans.
 #define MDOPS_EACH(what, x, ...) what(x) __VA_OPT__(MDOPS_NEXT MDOPS_LATER(what, __VA_ARGS__))
 #define MDOPS_NEXT() MDOPS_EACH
 #define MDOPS_LATER ()

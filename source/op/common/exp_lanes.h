@@ -1,4 +1,4 @@
-// Exponentials and larger numbers of vectors, for one instruction set.
+// Exponentials and maxima of vectors, for one instruction set.
 #pragma once
 
 #include "common/activation.h"

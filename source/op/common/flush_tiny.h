@@ -1,4 +1,4 @@
-// Numbers too small for a whole mantissa taken as zero: a processor takes a hundred times as long for them.
+// Flushes denormal numbers to zero: a processor is a hundred times slower with them.
 #pragma once
 
 #if defined(__SSE2__)
@@ -7,7 +7,7 @@
 
 namespace mdops {
 
-// While it lives, in the thread that made it; on x86 alone.
+// During its lifetime, in the thread that made it; only on x86.
 class FlushTiny {
  public:
 #if defined(__SSE2__)

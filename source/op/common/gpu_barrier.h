@@ -1,13 +1,13 @@
-// Barriers of some threads of a block, and Hopper's barriers in shared memory (mbarrier), which count who has
-// arrived and bytes that have come.
+// Barriers for some threads of a block, and Hopper's barriers in shared memory (mbarrier), which count
+// arrivals and received bytes.
 #pragma once
 
 #include <cstdint>
 
 namespace mdops {
 
-// Waits for the other of so many threads of a block, in whole warps, and sees what they have written. A block
-// has 16 such barriers, of which __syncthreads takes the first.
+// Waits for the other of `threads` threads of a block, in whole warps, and sees their writes. A block has 16
+// such barriers; __syncthreads uses the first.
 __device__ __forceinline__ void sync_threads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -15,7 +15,7 @@ __device__ __forceinline__ void sync_threads(int barrier, int threads) {
 __device__ __forceinline__ void init_barrier(uint32_t at, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals));
 }
-// What was made is seen by copies and by the other blocks of the cluster, after a barrier of theirs.
+// Makes new barriers visible to copies and to the other blocks of the cluster, after a barrier of theirs.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -36,7 +36,7 @@ __device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// The same for what other blocks of the cluster have sent.
+// The same for data from other blocks of the cluster.
 __device__ __forceinline__ void wait_in_cluster(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], "
@@ -46,7 +46,7 @@ __device__ __forceinline__ void wait_in_cluster(uint32_t barrier, uint32_t parit
       : "memory");
 }
 
-// Where a place of this block's shared memory is in that of another block of its cluster.
+// The address of a place of this block's shared memory in that of another block of its cluster.
 __device__ __forceinline__ uint32_t address_in_block(uint32_t shared, int block) {
   uint32_t address;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(block));

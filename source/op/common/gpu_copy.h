@@ -1,5 +1,5 @@
-// Copies from device to shared memory that go on by themselves, without registers between: cp.async, and
-// Hopper's bulk copies, whose bytes a barrier counts (gpu_barrier.h).
+// Asynchronous copies from device to shared memory, without registers: cp.async, and Hopper's bulk copies,
+// whose bytes a barrier counts (gpu_barrier.h).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// 4, 8 or 16 bytes, of which the first `count` are read and the rest are zero.
+// Copies 4, 8 or 16 bytes: reads the first `count`, the rest is zero.
 template <int Bytes>
 __device__ __forceinline__ void copy_to_shared(uint32_t shared, const void* from, int count) {
   if constexpr (Bytes == 16)
@@ -31,21 +31,21 @@ __device__ __forceinline__ void copy_to_shared(void* shared, const void* from, b
   copy_to_shared<Bytes>(shared_address(shared), from, in_bounds);
 }
 
-// This thread's copies have come.
+// Waits until this thread's copies are complete.
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
-// This thread's copies so far are one group;
+// This thread's copies so far become one group;
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// all of its groups but the last `Pending` have come.
+// waits until all of its groups but the last `Pending` are complete.
 template <int Pending>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-// So many bytes, which the barrier counts when they have come.
+// Copies `bytes`, which the barrier counts on arrival.
 __device__ __forceinline__ void copy_bulk(uint32_t shared, const void* from, int bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),

@@ -5,7 +5,7 @@
 
 namespace mdops {
 
-// k by n. Of numbers of 32 bits, as nearly always, that takes a tenth of the instructions.
+// k / n. For 32-bit numbers, which are usual, that takes a tenth of the instructions.
 struct Quotient {
   int64_t whole, rest;
 };

@@ -1,12 +1,12 @@
-// Sums over lanes of several numbers each, of which every lane keeps one.
+// Sums over lanes of several numbers each; every lane keeps one.
 #pragma once
 
 #include "common/gpu_warp.h"
 
 namespace mdops {
 
-// The sum over kLanes lanes side by side of kCount numbers each, a power of two up to kLanes: lane k of them
-// has that of number k / (kLanes / kCount).
+// The sum over kLanes adjacent lanes of kCount numbers each, a power of two up to kLanes: lane k of them gets
+// that of number k / (kLanes / kCount).
 template <int kLanes, int kCount, class T>
 __device__ __forceinline__ T sum_over_lanes(T* numbers, int lane) {
   int count = kCount;

@@ -5,7 +5,7 @@
 
 namespace mdops {
 
-// CUB answers with the thread's last error, which another library may have left before: that goes first.
+// CUB returns the thread's last error, which another library may have left: this clears it.
 
 cudaError_t sort_pairs(void* memory, size_t& bytes, const uint32_t* keys, uint32_t* sorted,
                        const int32_t* values, int32_t* ordered, int64_t count, int bits,

@@ -1,4 +1,4 @@
-// Sorts and sums of many numbers on a GPU, by CUB. It is compiled for them once: its headers take long.
+// Sorts and sums of many numbers on a GPU, by CUB. Only this compiles CUB: its headers take long.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@ namespace mdops {
 
 // Without memory these say how many bytes of it they need.
 //
-// Pairs in the order of their keys, of which the lowest `bits` count; those of the same key stay in theirs.
+// Sorts pairs by their keys' lowest `bits`; stable.
 cudaError_t sort_pairs(void* memory, size_t& bytes, const uint32_t* keys, uint32_t* sorted,
                        const int32_t* values, int32_t* ordered, int64_t count, int bits, cudaStream_t stream);
 // sums[k] = numbers[0] + ... + numbers[k].

@@ -1,12 +1,12 @@
-// Two numbers of TF32 whose sum is one of float32.
+// A float32 number as the sum of two TF32 numbers.
 #pragma once
 
 #include <cstdint>
 
 namespace mdops {
 
-// Two parts of a number, as the tensor cores take them: of the low one's 12 bits and sign they drop one. By
-// Dekker's splitting (doi.org/10.1007/BF01397083), because conversions to TF32 take many instructions.
+// Two parts of a number for the tensor cores, which drop one of the low part's 12 bits and sign. By Dekker's
+// splitting (doi.org/10.1007/BF01397083), because conversions to TF32 take many instructions.
 struct Split {
   uint32_t high, low;
 };

@@ -7,7 +7,7 @@
 
 namespace mdops {
 
-// So many lanes of a warp side by side, all of whose teams do the same.
+// `Lanes` adjacent lanes of a warp, whose teams all do the same.
 template <int kLanes>
 struct LaneTeam {
   template <class F>

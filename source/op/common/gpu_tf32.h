@@ -1,5 +1,5 @@
-// Products of float32 by the tensor cores, to float32's accuracy: each number is the sum of two of TF32
-// (common/gpu_split.h), and of their four products the smallest is left out.
+// Products of float32 by the tensor cores, with float32's accuracy: each number is the sum of two TF32
+// numbers (common/gpu_split.h), and the smallest of their four products is omitted.
 #pragma once
 
 #include "common/gpu_mma.h"
@@ -19,7 +19,7 @@ __device__ __forceinline__ void split_to(uint32_t& high, uint32_t& low, float x)
   high = parts.high, low = parts.low;
 }
 
-// c = A B of eight numbers of the depth each, its two parts apart: the large products, and the small ones.
+// c = A B over eight of the depth, in two separate parts: the large products, and the small ones.
 __device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)[2][4],
                                                const uint32_t (&high)[4], const uint32_t (&low)[4],
                                                const uint4& b) {

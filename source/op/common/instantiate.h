@@ -10,12 +10,12 @@
 #define MDOPS_FOR_FLOATS(one, ...) one(float, __VA_ARGS__) one(double, __VA_ARGS__)
 #endif
 
-// Functions, each the one of its name.
+// Functions by name.
 #define MDOPS_INSTANTIATE(...) MDOPS_LOOK(MDOPS_EACH(MDOPS_INSTANTIATE_ONE, __VA_ARGS__))
 #define MDOPS_INSTANTIATE_ONE(name) MDOPS_FOR_FLOATS(MDOPS_INSTANTIATE_NAME, name)
 #define MDOPS_INSTANTIATE_NAME(T, name) template decltype(name<T>) name<T>;
 
-// function(op, arguments, ...), which are of a template `Args`.
+// function(op, arguments, ...), with a template `Args`.
 #define MDOPS_INSTANTIATE_OF(function, Op, Args, ...) \
   MDOPS_FOR_FLOATS(MDOPS_INSTANTIATE_ARGS, function, Op, Args __VA_OPT__(, ) __VA_ARGS__)
 #define MDOPS_INSTANTIATE_ARGS(T, function, Op, Args, ...) \

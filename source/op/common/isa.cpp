@@ -15,8 +15,8 @@ namespace mdops {
 namespace {
 
 #if defined(__x86_64__)
-// What x86-64-v3 and -v4 consist of (the psABI's table): compilers before GCC 12 and Clang 15 do not know the
-// levels by name, and not all of these features.
+// The features of x86-64-v3 and -v4 (the psABI's table): compilers before GCC 12 and Clang 15 do not know the
+// levels by name, nor all of these features.
 bool has_v3() {
   unsigned a, b, c, d;
   const bool moves = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_MOVBE) && (c & bit_F16C);
@@ -68,12 +68,12 @@ Isa choose() {
                            " is not an instruction set of this processor, whose best is " + isa_name(best()));
 }
 
-// Whether what the processor has beyond x86-64-v4 may be used.
+// Whether features beyond x86-64-v4 may be used.
 bool beyond_v4() {
   return isa() == Isa::v4 && !is_level_named();
 }
 
-// Whether there are AMX's tiles, and the system lets the process use them; it is asked once for all threads.
+// Whether AMX's tiles exist, and the system permits them; the request counts for all threads.
 bool has_tiles() {
 #if defined(__x86_64__) && defined(SYS_arch_prctl)
   constexpr int kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA

@@ -7,14 +7,14 @@ namespace mdops {
 
 enum class Isa { portable, v2, v3, v4 };
 
-// The best level the processor has, or the one MDOPS_CPU_ISA=v2|v3|v4 asks for; read once.
-// Throws if the variable names a level that is unknown or that the processor lacks.
+// The best level of the processor, or MDOPS_CPU_ISA=v2|v3|v4; read once. Throws if the variable names an
+// unknown level or one that the processor lacks.
 Isa isa();
 const char* isa_name(Isa level);
 
-// What the processor has beyond x86-64-v4: products of bytes (AVX512-VNNI) and of bfloat16 (AVX512-BF16), and
-// of tiles of both (AMX-INT8, AMX-BF16, where the system lets the process use them). All are false where
-// MDOPS_CPU_ISA names a level: that level is then all there is.
+// Features beyond x86-64-v4: products of bytes (AVX512-VNNI) and of bfloat16 (AVX512-BF16), and of tiles of
+// both (AMX-INT8, AMX-BF16, if the system permits them). All are false if MDOPS_CPU_ISA names a level, which
+// is then the limit.
 bool isa_has_vnni();
 bool isa_has_bf16();
 bool isa_has_amx();

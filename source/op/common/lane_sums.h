@@ -1,4 +1,4 @@
-// Sums of the lanes of a vector that stay in registers: for one instruction set.
+// Sums of a vector's lanes in registers, for one instruction set.
 #pragma once
 
 #include <utility>
@@ -16,7 +16,7 @@ inline __attribute__((always_inline)) auto sum_halves(const V& v, std::integer_s
     return sum[0];
 }
 
-// As `sum_lanes`, with the same bits: that one takes parts of the vector, which go through memory.
+// Same bits as `sum_lanes`, whose parts of the vector go through memory.
 template <class T>
 inline __attribute__((always_inline)) T sum_in_registers(const Vector<T>& v) {
   return sum_halves<kLanes<T> / 2>(v, std::make_integer_sequence<int, kLanes<T>>());

@@ -14,12 +14,12 @@ struct Block {
   int64_t bytes;
 };
 
-// Memory of results that are no more, in the order in which they went.
+// Memory of deleted results, in the order of deletion.
 class Kept {
  public:
   Kept() { blocks_.reserve(kMost / kLargeArray + 1); }  // so that `give` cannot fail
 
-  // The smallest block that `bytes` fit, or null: of one that is much larger most would be out of use.
+  // The smallest block that `bytes` fit into, or null: a much larger block would be mostly unused.
   Block take(int64_t bytes) {
     const std::lock_guard<std::mutex> lock(guard_);
     auto best = blocks_.end();
@@ -47,7 +47,7 @@ class Kept {
  private:
   static constexpr int64_t kMost = int64_t{1} << 30;
 
-  // Whether the system may take the block's pages, and will if it has to.
+  // Whether the system may reclaim the block's pages when it needs them.
   static bool leave_to_system([[maybe_unused]] const Block& block) {
 #if defined(__linux__) && defined(MADV_FREE)
     return madvise(block.data, block.bytes, MADV_FREE) == 0;
@@ -61,7 +61,7 @@ class Kept {
   int64_t bytes_ = 0;
 };
 
-// Never destroyed: a tensor may outlive all that is.
+// Never destroyed: a tensor may outlive everything else.
 Kept& kept() {
   static Kept* const all = new Kept;
   return *all;

@@ -1,9 +1,9 @@
-// What the formulas shared by the CPU and CUDA kernels are written in.
+// Basics for formulas that CPU and CUDA kernels share.
 #pragma once
 
 #ifdef __CUDACC__
 #define MDOPS_HD __host__ __device__ __forceinline__
 #else
-// Always inlined: a call left standing would be a symbol shared between instruction sets.
+// Always inlined: an actual call would be a symbol shared between instruction sets.
 #define MDOPS_HD inline __attribute__((always_inline))
 #endif

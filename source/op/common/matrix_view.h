@@ -1,11 +1,11 @@
-// A matrix somewhere in an array.
+// A matrix within an array.
 #pragma once
 
 #include <cstdint>
 
 namespace mdops {
 
-// Number (i, k) is data[i * line + k], or of a transposed one data[k * line + i].
+// Number (i, k) is data[i * line + k], or if transposed data[k * line + i].
 template <class T>
 struct MatrixView {
   T* data;

@@ -1,4 +1,4 @@
-// An op as its kernels know it: its name in errors, and where it runs. Nothing here knows PyTorch.
+// An op for its kernels: its name in errors, and its device. Nothing here uses PyTorch.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace mdops {
 
-// An op by its name, and where its tensors must be: on the CPU, or on the GPU of that index. An op for the
-// CPU passes its name alone.
+// An op's name, and where its tensors must be: on the CPU, or on the GPU with that index. CPU ops pass only
+// the name.
 struct Op {
   const char* name;
   int32_t gpu = -1;
@@ -20,7 +20,7 @@ struct Op {
 // Throws "mdops::<op>: <message>".
 [[noreturn]] void fail(const Op& op, const std::string& message);
 
-// The same with texts and numbers as they follow each other in the message.
+// The same with texts and numbers in the message's order.
 template <class First, class Second, class... Rest>
 [[noreturn]] void fail(const Op& op, const First& first, const Second& second, const Rest&... rest) {
   const auto text = [](const auto& part) {

@@ -8,7 +8,7 @@ void check_range(const Op& op, const char* name, const int32_t* v, int64_t count
   if (!op.on_cpu()) return;
   const int32_t least = static_cast<int32_t>(low), most = static_cast<int32_t>(high - 1);
   parallel(count, 1 << 16, [&](int64_t begin, int64_t end) {
-    // Of a number beyond an end one difference is negative, whether or not the other overflows.
+    // If a number is out of range one difference is negative, even if the other overflows.
     uint32_t signs = 0;
     for (int64_t k = begin; k < end; ++k) {
       const auto value = static_cast<uint32_t>(v[k]);

@@ -1,4 +1,4 @@
-// Rows of numbers as they lie in memory, and in panels: for one instruction set.
+// Rows of numbers in memory, and in panels: for one instruction set.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace mdops::MDOPS_ISA {
 
-// Rows of numbers in panels, zeros in the lanes that are left.
+// Rows of numbers to panels, zeros in the other lanes.
 template <class T>
 inline void rows_to_panels(const T* from, int64_t rows, int64_t count, const Panels<T>& to) {
   to.each([&](auto place) {
@@ -37,7 +37,7 @@ inline void panels_to_rows(const Panels<T>& from, int64_t rows, int64_t count, T
   });
 }
 
-// Whether rows of so many numbers lie in memory as they do in panels.
+// Whether rows of this size have the same layout in memory and in panels.
 template <class T>
 inline bool are_panels(int64_t width) {
   return width % kLanes<T> == 0 && width <= Panels<T>::kWide;

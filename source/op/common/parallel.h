@@ -1,4 +1,4 @@
-// Loops in threads. Whose threads they are is not the kernels' business: common/threads.cpp takes PyTorch's.
+// Loops in threads. Kernels do not depend on the threads' origin: common/threads.cpp uses PyTorch's.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace mdops {
 // How many threads `parallel` has.
 int64_t thread_count();
 
-// work(context, begin, end), which must not throw, over pieces of [0, n) of `grain` at least.
+// Calls work(context, begin, end), which must not throw, over pieces of [0, n) of at least `grain`.
 void run_in_threads(int64_t n, int64_t grain, void (*work)(const void* context, int64_t begin, int64_t end),
                     const void* context);
 
-// f(begin, end) over such pieces; an exception of any piece is rethrown here.
+// Calls f(begin, end) over such pieces, and rethrows an exception of any piece.
 template <class F>
 void parallel(int64_t n, int64_t grain, const F& f) {
   struct Pieces {
@@ -38,11 +38,11 @@ void parallel(int64_t n, int64_t grain, const F& f) {
   if (pieces.error) std::rethrow_exception(pieces.error);
 }
 
-// f(k) of each k below n.
+// Calls f(k) for each k below n.
 template <class F>
 void parallel_each(int64_t n, int64_t grain, const F& f) {
   parallel(n, grain, [&](int64_t begin, int64_t end) {
-    const F& each = f;  // where it is, is read once
+    const F& each = f;  // its address is read once
     for (int64_t k = begin; k < end; ++k) each(k);
   });
 }

@@ -10,7 +10,7 @@ namespace mdops {
 namespace {
 
 std::atomic<RebuiltKernels*> newest{nullptr};
-std::mutex guard;  // of whoever changes the list
+std::mutex guard;  // for changes of the list
 
 RebuiltKernels* find(const char* key) {
   for (RebuiltKernels* k = newest; k; k = k->next)
@@ -40,8 +40,8 @@ const RebuiltKernels* rebuilt_kernels() {
 
 }  // namespace mdops
 
-// What mdops.jit calls. `key` names a library. One that is installed is not yet in use; the second time this
-// does nothing. Returns 0, or 1 with the reason in `why`, which has `size` bytes.
+// Called by mdops.jit. `key` names a library. An installed one is not yet in use; a second call does nothing.
+// Returns 0, or 1 with the reason in `why`, of `size` bytes.
 MDOPS_EXPORT int mdops_install_kernels(const char* path, const char* key, char* why, int64_t size) {
   std::string reason;
   try {
@@ -57,7 +57,7 @@ MDOPS_EXPORT int mdops_install_kernels(const char* path, const char* key, char* 
   return 1;
 }
 
-// Whether the ops call it from now on. Returns what was so before, -1 if there is no such library.
+// Sets whether the ops call it. Returns the previous state, -1 if there is no such library.
 MDOPS_EXPORT int mdops_use_kernels(const char* key, int used) {
   const std::lock_guard<std::mutex> lock(mdops::guard);
   mdops::RebuiltKernels* kernels = mdops::find(key);

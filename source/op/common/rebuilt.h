@@ -1,4 +1,4 @@
-// Libraries of rebuilt kernels that this process has loaded. They are kept for its life.
+// Libraries of rebuilt kernels that this process has loaded. They stay loaded.
 #pragma once
 
 #include <atomic>
@@ -15,10 +15,10 @@ struct RebuiltKernels {
   RebuiltKernels* next;
 };
 
-// The one installed last, and from it all others: a list that only grows at its head.
+// The one installed last, linked to all others: a list that only grows at its head.
 const RebuiltKernels* rebuilt_kernels();
 
-// The table of a family that is in use and fits(table), or null; asked for once a call.
+// The table of a family that is in use and fits(table), or null; queried once a call.
 template <class Table, class Fits>
 const Table* rebuilt_table(const Fits& fits) {
   for (const RebuiltKernels* k = rebuilt_kernels(); k; k = k->next) {

@@ -1,5 +1,4 @@
-// Rows of segments: those of segment i are offsets[i] .. offsets[i + 1] - 1, and rows behind the last are of
-// none.
+// Rows of segments: segment i has rows offsets[i] .. offsets[i + 1] - 1; rows after the last belong to none.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +16,14 @@ inline int64_t longest_segment(const int32_t* offsets, int64_t segments) {
   return longest;
 }
 
-// Zeros in the rows [first, end) of an array, if there is one.
+// Sets rows [first, end) of an array to zero, if there is one.
 template <class T>
 void clear_rows(T* rows, int64_t first, int64_t end, int64_t width) {
   if (rows) std::fill(rows + first * width, rows + end * width, T(0));
 }
 
-// f(begin, end, memory) for some of the atoms, whose edges are segments, in each thread. Tiny numbers are
-// zero then: weights of far edges are squares of squares of small switches.
+// Calls f(begin, end, memory) for some of the atoms, whose edges are segments, in each thread. Denormal
+// numbers are zero then: weights of far edges are squares of squares of small switches.
 template <class F>
 void each_atoms_edges(const Op& op, int64_t atoms, int64_t bytes, const F& f) {
   struct Use;

@@ -1,4 +1,4 @@
-// Vectors of which an array has only the first numbers: for one instruction set.
+// Vectors of which an array has only the first numbers; for one instruction set.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct SomeLanes {
 #endif
 };
 
-// Calls work(lanes) with what loads and stores so many.
+// Calls work(lanes) with a loader and storer of that many lanes.
 template <class T, class Work>
 inline void with_lanes(int64_t count, const Work& work) {
   if (count == kLanes<T>)
@@ -53,8 +53,7 @@ inline void with_lanes(int64_t count, const Work& work) {
     work(SomeLanes<T, false>{count});
 }
 
-// Calls work(first, V{}) for pieces of so many numbers, one V each: whole vectors, then fours, then single
-// numbers.
+// Calls work(first, V{}) for pieces of one V each: whole vectors, then fours, then single numbers.
 template <class T, class Work>
 inline __attribute__((always_inline)) void each_piece(int64_t count, const Work& work) {
   int64_t k = 0;

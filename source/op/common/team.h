@@ -1,6 +1,6 @@
-// Who works on the numbers of an atom, as formulas that both devices share see it: `each(count, f)` calls
-// f(k) for k < count, each by one member of the team, and `sum` and `max` give all of them what they have
-// together. Here one that is alone; common/gpu_team.h has a warp.
+// The workers on an atom, for formulas that both devices share: `each(count, f)` calls f(k) for k < count,
+// each in one member of the team, and `sum` and `max` return the total over members to all. Here a single
+// worker; common/gpu_team.h has a warp.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The threads of `parallel` are PyTorch's.
+// `parallel` uses PyTorch's threads.
 #include <torch/csrc/stable/ops.h>
 
 #include "common/parallel.h"

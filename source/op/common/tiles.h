@@ -1,4 +1,4 @@
-// Loops over tiles of a size that the compiler knows: for one instruction set.
+// Loops over tiles of a compile-time size: for one instruction set.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ inline __attribute__((always_inline)) void with_count(int64_t count, const F& f)
   if constexpr (Most > 1) with_count<Most - 1>(count, f);
 }
 
-// f(first, count) of tiles of at most kTile, as even as can be.
+// Calls f(first, count) for tiles of at most kTile, as even as possible.
 template <int kTile, class F>
 inline __attribute__((always_inline)) void each_tile(int64_t count, const F& f) {
   const int64_t tiles = (count + kTile - 1) / kTile;

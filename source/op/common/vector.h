@@ -1,11 +1,11 @@
-// Numbers side by side that a thread of a GPU reads and writes at once.
+// Adjacent numbers that a thread of a GPU reads and writes at once.
 #pragma once
 
 #include <cstdint>
 
 namespace mdops {
 
-// As many as 16 bytes hold.
+// As many as fit into 16 bytes.
 template <class T>
 constexpr int kVectorSize = 16 / sizeof(T);
 
@@ -22,7 +22,7 @@ struct alignas(sizeof(T) * size) Vector {
   __device__ __forceinline__ const T& operator[](int k) const { return numbers[k]; }
 };
 
-// f.operator()<size>() with the numbers that rows so wide, the first on 16 bytes, may be read by at once.
+// Calls f.operator()<size>() with the vector size for rows of this width, the first aligned to 16 bytes.
 template <class T, class F>
 void with_vector(int64_t width, const F& f) {
   if (width % kVectorSize<T> == 0)

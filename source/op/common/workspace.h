@@ -1,11 +1,12 @@
-// Memory that the kernels of a call share out.
+// Memory that the kernels of a call share.
 #pragma once
 
 #include <cstdint>
 
 namespace mdops {
 
-// Device memory of one call, given out in pieces on 256 bytes. Two passes: without memory it only counts.
+// Device memory of one call, split into pieces aligned to 256 bytes. Two passes: without memory it only
+// counts.
 class Workspace {
  public:
   explicit Workspace(char* memory) : memory_(memory) {}
@@ -18,7 +19,7 @@ class Workspace {
   }
   int64_t size() const { return size_; }
 
-  // How many bytes `divide` takes of one.
+  // How many bytes `divide` uses of one.
   template <class F>
   static int64_t bytes(const F& divide) {
     Workspace counted(nullptr);
