@@ -4,7 +4,7 @@
 
 namespace mdops {
 
-constexpr int64_t kAngleEndRows = 64;  // least rows of a piece of work
+constexpr int64_t kAngleEndRows = 64;  // minimum rows per piece
 
 // Calls make(row, column, NaN) for each number.
 template <class T, class F>

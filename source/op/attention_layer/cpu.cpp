@@ -10,7 +10,7 @@ namespace {
 
 struct AttentionLayerScratch;
 
-// work(atom, scratch) for all atoms, each thread a part of equal cost.
+// Calls work(atom, scratch) for all atoms; each thread has a share of equal cost.
 template <class T, class Work>
 void each_atom(const Op& op, AttentionLayerArgs<T> args, bool backward, const Work& work) {
   if (args.attention.rows == 0) return;

@@ -1,4 +1,4 @@
-// What the ops on rows of an atom's neighbours share on a GPU: their kernels are in float32, and take a plan
+// Shared GPU code of the ops on rows of an atom's neighbours: their kernels are in float32, and need a plan
 // and memory.
 #pragma once
 
@@ -18,7 +18,7 @@ void check_planned(const CudaOp& op, const NeighborAttention& over, const char* 
   if (rows > INT32_MAX - kPlanTile) fail(op, "rows must fit into 32-bit indices");
 }
 
-// A pass of an op's kernels, or with `back` the one for gradients; of float64 there is none.
+// A pass of an op's kernels, or with `back` the one for gradients; float64 has none.
 template <class Args, class Bytes, class Pass, class Out>
 void run_planned(const CudaOp& op, const NeighborAttention& over, const Args& args, bool back,
                  const Bytes& bytes, const Pass& pass, const Out& out) {

@@ -1,5 +1,5 @@
-// What the ops on layers of attention of an atom's neighbours are given besides layers, checked; for the CPU
-// and for GPUs.
+// Further arguments of the ops on layers of attention of an atom's neighbours, checked; for the CPU and for
+// GPUs.
 #pragma once
 
 #include "attention/attention.h"
@@ -7,8 +7,8 @@
 
 namespace mdops {
 
-// How attention goes over rows that are sequences, one an atom: its `plan`, which GPUs need, and which of
-// gate and switch there are.
+// Attention over rows that are sequences, one per atom: its `plan`, which GPUs need, and gate and switch, if
+// any.
 struct NeighborAttention {
   const int32_t* plan = nullptr;
   int64_t items, max_length;
@@ -36,7 +36,7 @@ struct NeighborAttention {
     in.place(plan, "plan", plan_, {kAny, kPlanColumns});
   }
 
-  // The gradients by gate and switch, of no elements where the pointers are null.
+  // The gradients by gate and switch, empty if the pointers are null.
   template <class T>
   Outputs<2> results(auto& in, int64_t rows, T*& gate, T*& switches) const {
     const Outputs<2> made{in.result(gate, gated ? std::vector<int64_t>{rows, 3} : std::vector<int64_t>{0}),

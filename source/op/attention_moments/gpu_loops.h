@@ -1,5 +1,5 @@
-// What the ops on sums behind layers of attention launch on a GPU, in float32, for PyTorch and for callers
-// that do not know PyTorch.
+// GPU launches of the ops on sums after layers of attention, in float32, for PyTorch and for callers without
+// PyTorch.
 #pragma once
 
 #include <string>
@@ -9,11 +9,10 @@
 
 namespace mdops {
 
-// Why the kernels cannot take these columns; empty if they can.
+// The reason if the kernels cannot take these columns; else empty.
 std::string attention_moments_refusal(const AttentionMomentsArgs<float>& args);
 
-// As of `run_attention_layer`; `saved`, as of `JoinedSaved`, is written by the forward pass. `moments` (N, 4,
-// M).
+// As `run_attention_layer`; the forward pass writes `saved` (`JoinedSaved`). `moments` (N, 4, M).
 int64_t attention_moments_bytes(const AttentionMomentsArgs<float>& args, bool backward);
 void run_attention_moments(const Gpu& gpu, const AttentionMomentsArgs<float>& args, const AttentionPlan& plan,
                            void* memory, float* moments);

@@ -16,11 +16,11 @@ struct AttentionMomentsOps {
   struct Given : AttentionMomentsArgs<T> {
     NeighborAttention over;
 
-    // Numbers of a row that the forward pass keeps.
+    // Numbers per row that the forward pass saves.
     int64_t kept() const { return JoinedSaved<T>(*this, nullptr).columns; }
   };
 
-  // `project`, `project_bias` and `factors` are those from layer 1 on.
+  // `project`, `project_bias` and `factors` start at layer 1.
   static Given arguments(Checked<Device>& in, const Tensor& rows, const Tensor& environment,
                          const Tensor& offsets, const Tensors& inner, const Tensors& out, const Tensors& bias,
                          const Tensors& project, const Tensors& project_bias, const Tensors& factors,
@@ -73,7 +73,7 @@ struct AttentionMomentsOps {
     return {moments, saved};
   }
 
-  // By rows and environment, and by gate and switch where there are these.
+  // By rows and environment, and by gate and switch, if any.
   static Outputs<4> attention_moments_backward(Checked<Device>& in, Given& a, const Tensor& grad,
                                                const Tensor& saved) {
     const int64_t rows = a.attention.rows;

@@ -2,7 +2,7 @@
 
 namespace mdops {
 
-constexpr int64_t kProductAtoms = 16;  // that a thread takes at once
+constexpr int64_t kProductAtoms = 16;  // that a thread processes at once
 
 template <class T>
 static void run_axis_features(const Op&, const AxisArgs<T> args) {

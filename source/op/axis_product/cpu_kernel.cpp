@@ -1,4 +1,4 @@
-// Rows of D by whole vectors, which may reach into the next row: that one is written later.
+// Rows of D by whole vectors, which may overlap the next row: that one is written later.
 #include <algorithm>
 
 #include "axis_product/axis_product.h"
@@ -9,7 +9,7 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
-// Of an atom, whose T has Rows rows, or any number of them for 0.
+// For an atom whose T has Rows rows, or any number of them for 0.
 template <int Rows, class T>
 void features(const AxisArgs<T>& args, int64_t i) {
   const int rows = Rows ? Rows : args.rows, width = args.width, axis = args.axis;
@@ -73,7 +73,7 @@ void gradients(const AxisArgs<T>& args, int64_t i) {
     }
 }
 
-// work<Rows>() of the T of Deep Potentials' descriptors, and of those of edges; work<0>() of others.
+// Calls work<Rows>() for T of Deep Potentials' descriptors, and of edges' ones; work<0>() for others.
 template <class Work>
 void with_rows(int rows, const Work& work) {
   if (rows == 4)

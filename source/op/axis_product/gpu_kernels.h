@@ -1,6 +1,6 @@
-// A block an atom: what is read more than once, T and the gradient of D, lies in shared memory if it fits. Of
-// T with four rows, as descriptors have it, or three a thread takes the numbers of a column at once: what
-// limits these kernels is how often they read shared memory.
+// A block per atom: T and the gradient of D, which are read repeatedly, are in shared memory if they fit. If
+// T has four rows, as in descriptors, or three, a thread reads the numbers of a column at once: shared memory
+// reads limit these kernels.
 #pragma once
 
 #include "axis_product/axis_product.h"
@@ -17,13 +17,12 @@ __device__ __forceinline__ const T* shared_copy(const T* from, int64_t count, T*
   return to;
 }
 
-// Numbers from one row of G to the next in shared memory: an odd number, so that rows begin in different
-// banks.
+// Stride of rows of G in shared memory: odd, so that rows begin in different banks.
 MDOPS_HD int shared_stride(int axis) {
   return axis | 1;
 }
 
-// What stands behind an atom's D.
+// Writes the numbers after an atom's D.
 template <class T>
 __device__ __forceinline__ void copy_behind(const AxisArgs<T>& p, int threads) {
   const T* const from = p.behind + blockIdx.x * p.more;
@@ -86,8 +85,8 @@ struct alignas(16) FourRows {
   T of[4];
 };
 
-// Of an atom with three or four rows: T by columns, zeros in the place of a fourth row, and the block's
-// shared memory behind it.
+// For an atom with three or four rows: T by columns, with zeros for a missing fourth row, and the block's
+// shared memory after it.
 template <class T>
 __device__ __forceinline__ T* columns_of(const AxisArgs<T>& p, FourRows<T>** columns) {
   *columns = reinterpret_cast<FourRows<T>*>(block_memory<T>());
@@ -116,7 +115,7 @@ __global__ void __launch_bounds__(kFourThreads) four_features_kernel(AxisArgs<T>
   }
 }
 
-// First the sums over columns of G, whose parts threads put together; then those over its rows.
+// First the sums over columns of G, whose parts threads combine; then those over its rows.
 template <class T>
 __global__ void __launch_bounds__(kFourThreads) four_gradient_kernel(AxisArgs<T> p) {
   FourRows<T>* columns;

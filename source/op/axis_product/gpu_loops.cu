@@ -18,7 +18,7 @@ void launch(const Gpu& gpu, void (*copies)(AxisArgs<T>), void (*reads)(AxisArgs<
     gpu.launch(reads, p.atoms, kThreads, 0, p);
 }
 
-// Whether the kernels for three or four rows take it, which have so many `numbers` in shared memory.
+// Whether the kernels for three or four rows take it, with this many `numbers` in shared memory.
 template <class T>
 bool has_four(const AxisArgs<T>& p, int64_t numbers) {
   return (p.rows == 3 || p.rows == 4) && p.axis <= kMostAxis &&

@@ -1,4 +1,4 @@
-// What the ops of the features T^T T_< launch on a GPU, for PyTorch and for callers that do not know PyTorch.
+// GPU launches of the ops of the features T^T T_<, for PyTorch and for callers without PyTorch.
 #pragma once
 
 #include "axis_product/axis_product.h"

@@ -33,7 +33,7 @@ struct AxisProductOps {
   MDOPS_IMPLEMENT_FLOATS(AxisProductOps, axis_product, axis_product_backward)
 
  private:
-  static constexpr int64_t kMost = 1 << 24;  // numbers of an atom: what kernels count
+  static constexpr int64_t kMost = 1 << 24;  // numbers of an atom: limit of the kernels
 
   static AxisArgs<T> taken(Checked<Device>& in, const Tensor& t, int64_t axis) {
     AxisArgs<T> a{};
@@ -48,7 +48,7 @@ struct AxisProductOps {
     return a;
   }
 
-  // Numbers of a row behind D.
+  // Numbers of a row after D.
   static void take_more(const Op& op, AxisArgs<T>& a, const char* name, int64_t more) {
     if (more > kMost) fail(op, "argument `", name, "` has too many numbers for an atom");
     a.more = more;

@@ -3,7 +3,7 @@
 
 namespace mdops {
 
-constexpr int64_t kNormAtoms = 16;  // a piece of work, at least
+constexpr int64_t kNormAtoms = 16;  // minimum atoms per piece
 
 template <class T>
 static void run_norm(const Op&, const NormArgs<T>& args) {

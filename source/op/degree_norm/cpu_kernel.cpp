@@ -1,4 +1,4 @@
-// Rows by whole vectors, whose lanes have sums of their own.
+// Rows by whole vectors, with a sum per lane.
 #include "common/lane_sums.h"
 #include "degree_norm/degree_norm.h"
 
@@ -6,7 +6,7 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
-// A V of a row.
+// A vector of a row.
 template <class V>
 struct RowPlace {
   int64_t of_row, k;

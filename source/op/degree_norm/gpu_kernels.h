@@ -1,4 +1,4 @@
-// Norms of atoms' rows on a GPU: a warp an atom, or some of its lanes where an atom has few numbers.
+// Norms of atoms' rows on a GPU: a warp per atom, or some of its lanes if an atom has few numbers.
 #pragma once
 
 #include "common/gpu.h"
@@ -10,7 +10,7 @@ namespace mdops::gpu_degree_norm {
 
 constexpr int kThreads = 128, kFewNumbers = 128, kFewLanes = 8;
 
-// By numbers of 32 bits, whose division takes a fifth of the time.
+// In 32 bits, whose division takes a fifth of the time.
 struct NumberPlace {
   int64_t k;
 

@@ -22,7 +22,7 @@ struct DegreeNormOps {
                                      const Tensor& factors, const Tensor& bias, const Tensor& shares,
                                      double eps, bool centered) {
     auto a = norm(in, x, shares, eps, centered);
-    const T* none;  // what is added has no part in gradients
+    const T* none;  // added terms have no part in gradients
     in.take(none, "bias", bias, {a.channels});
     in.take(a.factors, "factors", factors, {a.rows, a.channels});
     in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});

@@ -10,7 +10,7 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kGrain = 64;  // least atoms of a piece of work
+constexpr int64_t kGrain = 64;  // minimum atoms per piece
 
 // A thread's sums over pairs: of atoms (N, 3) and, in some ops, (N, 3, 3), and of systems (S, 3, 3).
 struct Sums {

@@ -1,5 +1,5 @@
-// Pair vectors and the sums over them on the CPU. Nothing here knows PyTorch. T is float or double; vectors
-// and their gradients are (N, width, 3), sums start at zero.
+// Pair vectors and sums over them on the CPU. Nothing here uses PyTorch. T is float or double; vectors and
+// their gradients are (N, width, 3), sums start at zero.
 #pragma once
 
 #include "displacements/args.h"
@@ -14,7 +14,7 @@ template <class T>
 void sum_displacement_grads(const PairRows& rows, const int32_t* images, const T* grad,
                             double* grad_positions, double* grad_cell);
 
-// `atom_virial` null: not wanted.
+// `atom_virial` null: not requested.
 template <class T>
 void sum_pair_forces(const PairRows& rows, const T* grad, const T* displacements, double* forces,
                      double* virial, double* atom_virial);

@@ -8,10 +8,10 @@ namespace mdops::gpu_displacements {
 
 constexpr int kThreads = 256;
 
-constexpr int kPerThread = 4;  // components, so that several loads are on their way at once
+constexpr int kPerThread = 4;  // components, to have several loads in flight
 
-// Components in the order of the result: the three of a pair read one stretch of memory each. `Index` counts
-// them; 32 bits where they suffice, because the divisions that find slot and row cost less then.
+// Components in the order of the result: the three of a pair read contiguous memory each. `Index` counts
+// them; in 32 bits if possible, which makes the divisions for slot and row cheaper.
 template <class T, class Index>
 __global__ void displacements_kernel(const double* x, const double* cell, PairRows rows,
                                      const int32_t* images, T* out) {
@@ -41,7 +41,7 @@ __global__ void displacements_kernel(const double* x, const double* cell, PairRo
   }
 }
 
-// A warp a row, a lane a slot.
+// A warp per row, a lane per slot.
 template <class T>
 __global__ void pair_forces_backward_kernel(PairRows rows, PairForceGrads of, const T* grad,
                                             const T* displacements, T* grad_grad, T* grad_displacements) {

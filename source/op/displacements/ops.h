@@ -6,7 +6,7 @@
 
 namespace mdops {
 
-// Those whose first tensor does not tell the type.
+// The ops whose first tensor does not determine the type.
 template <class Device>
 struct DisplacementOps {
   static Tensor displacements(Checked<Device>& in, const Tensor& positions, const Tensor& cell,

@@ -12,13 +12,13 @@ namespace mdops {
 
 constexpr int kMostLinks = 4;
 
-// What a chain is coupled to. Masses: Q_0 = g kT tau^2 with g degrees of freedom, Q_j = kT tau^2.
+// The bath of a chain. Masses: Q_0 = g kT tau^2 with g degrees of freedom, Q_j = kT tau^2.
 struct Bath {
   double kT, freedom, tau;
   // 1 / Q_0 and the other 1 / Q_j: divisions are slow on a GPU.
   double first = 1 / (freedom * kT * tau * tau), other = 1 / (kT * tau * tau);
 
-  // The force on the first link, of 2 E_kin, and on link j, of the momentum of the one before.
+  // The force on the first link, from 2 E_kin, and on link j, from the momentum of the one before.
   MDOPS_HD double force(double twice_kinetic) const { return std::fma(-freedom, kT, twice_kinetic); }
   MDOPS_HD double force(int j, double before) const {
     return std::fma(before * before, inverse_mass(j - 1), -kT);
@@ -26,8 +26,8 @@ struct Bath {
   MDOPS_HD double inverse_mass(int j) const { return j == 0 ? first : other; }
 };
 
-// exp(x). A chain's are small and follow one another, so what counts is how long one takes: by Taylor's
-// polynomial, whose parts are found side by side, to rounding below 1/16.
+// exp(x). A chain needs several of small x in sequence, so latency counts: by Taylor's polynomial, whose
+// parts are independent, to rounding below 1/16.
 MDOPS_HD double chain_exp(double x) {
   if (!(std::fabs(x) < 0.0625)) return std::exp(x);
   const double x2 = x * x, x4 = x2 * x2;
@@ -56,7 +56,7 @@ struct Chain {
     double scale = 1;
     for (int part = 0; part < 3; ++part) {
       const double h = time * (part == 1 ? inner : outer);
-      // exp(-h/4 p_{j+1} / Q_{j+1}): the way back up the chain meets each p_{j+1} as it was on the way down.
+      // exp(-h/4 p_{j+1} / Q_{j+1}): the return along the chain uses the same p_{j+1}.
       double drag[Links];
       for (int j = Links - 1; j >= 0; --j) {
         drag[j] = j == Links - 1 ? 1.0 : chain_exp(-h / 4 * p[j + 1] * bath.inverse_mass(j + 1));
@@ -78,7 +78,7 @@ struct Chain<0> {
   MDOPS_HD double advance(const Bath&, double, double) { return 1; }
 };
 
-// One chain's places and momenta in memory, `Links` each.
+// One chain's positions and momenta in memory, `Links` each.
 template <int Links>
 MDOPS_HD Chain<Links> load_chain(const double* eta, const double* p) {
   Chain<Links> chain;

@@ -1,4 +1,4 @@
-// The halves of a step on the CPU. Nothing here knows PyTorch.
+// The halves of a step on the CPU. Nothing here uses PyTorch.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace mdops {
 
-constexpr int64_t kStepGrain = 4096;  // atoms a piece of work, at least
+constexpr int64_t kStepGrain = 4096;  // minimum atoms per piece
 
 inline bool occupied(const SortedAtoms& s, int64_t system) {
   return std::binary_search(s.batch, s.batch + s.atoms, static_cast<int32_t>(system));
@@ -40,7 +40,7 @@ void move_cells(const SortedAtoms& s, const Start& start, const CellFirstHalf& h
   parallel_each(s.atoms, kStepGrain, [&](int64_t i) { half.move(i, s.batch[i]); });
 }
 
-// The second half of a step: what is measured of the atoms of each system goes into its results.
+// The second half of a step: the measures of each system's atoms go into its results.
 template <class Half, class Finish>
 void end_systems(const SortedAtoms& s, const Half& half, const Finish& finish) {
   using Measured = typename Half::Measured;

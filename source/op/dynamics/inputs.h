@@ -14,7 +14,7 @@ inline void check_finite(const Op& op, const char* name, double value) {
   if (!std::isfinite(value)) fail(op, "argument `", name, "` is not finite");
 }
 
-// Atoms that are sorted by their systems, and the thermostats of these, which move by half a step.
+// Atoms sorted by system, and the systems' thermostats, which move by half a step.
 struct SystemInputs {
   int64_t atoms, systems, links;
   SortedAtoms sorted{};
@@ -57,7 +57,7 @@ struct SystemInputs {
   }
 };
 
-// What a first half moves, to begin with from where it is told.
+// The arrays that a first half moves, and their initial values.
 struct FirstHalfInputs {
   FirstHalfArgs args{};
   Tensor positions, momenta;  // after it
@@ -84,7 +84,7 @@ struct FirstHalfInputs {
   }
 };
 
-// The atoms of a second half, and what its systems are then.
+// The atoms of a second half, and its systems' results.
 template <class Real>
 struct SecondHalfInputs {
   SecondHalf<Real> half{};

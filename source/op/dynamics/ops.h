@@ -41,7 +41,7 @@ struct DynamicsOps {
     });
   }
 
-  // The first half begins with what the second one gives.
+  // The first half begins with the results of the second.
   static Outputs<11> next_step(In& in, const Tensor& positions, const Tensor& reference,
                                const Tensor& momenta, const Tensor& forces, const Tensor& inverse_mass,
                                const Tensor& batch, const Tensor& atom_energy, const Tensor& nearest,

@@ -5,7 +5,7 @@
 
 namespace mdops {
 
-constexpr int64_t kConvolutionNodes = 16, kConvolutionEdges = 256;  // a piece of work, at least
+constexpr int64_t kConvolutionNodes = 16, kConvolutionEdges = 256;  // minimum per piece
 constexpr int64_t kConvolutionShare = 512, kConvolutionShares = 64;
 
 template <ConvolutionPass pass, class T>
@@ -13,7 +13,7 @@ static void run_convolution(const Op& op, const EdgeConvolutionArgs<T>& args) {
   struct Use;
   const EdgeConvolutionSizes sizes = MDOPS_RUN(convolution_sizes, args);
   if constexpr (pass == ConvolutionPass::by_weight) {
-    // Shares that do not follow from the number of threads, so that the sums have the same bits.
+    // Shares independent of the number of threads, so that the sums have the same bits.
     const int64_t shares = std::clamp<int64_t>(args.rows / kConvolutionShare, 1, kConvolutionShares);
     Tensor sums = empty(op, {shares, sizes.sums}, kDtype<T>);
     T* const to = sums.template mutable_data_ptr<T>();
@@ -39,7 +39,7 @@ static void run_convolution(const Op& op, const EdgeConvolutionArgs<T>& args) {
   }
 }
 
-// What GPUs do not have.
+// Missing on GPUs.
 template <class Device, class T>
 struct OwnConvolutionOps : EdgeConvolutionOps<Device, T> {
   MDOPS_IMPLEMENT_FLOATS(OwnConvolutionOps, edge_convolution_own)

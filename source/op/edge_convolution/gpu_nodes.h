@@ -1,4 +1,4 @@
-// What kernels of convolutions along edges read of nodes at their edges.
+// Loads of nodes at edges in kernels of convolutions along edges.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ __device__ __forceinline__ int32_t node_at(const NodeRows<T>& x, int64_t row) {
   return x.is_right(row) ? x.index[row] : kWrong;
 }
 
-// Numbers of a node's row side by side; zeros if they are not `there`.
+// Adjacent numbers of a node's row; zeros if they are not `there`.
 template <int size, class T>
 __device__ __forceinline__ Vector<T, size> numbers_at(const T* x, int32_t node, int64_t stride,
                                                       int64_t column, bool there) {
@@ -30,7 +30,7 @@ __device__ __forceinline__ Vector<T, size> numbers_at(const T* x, int32_t node, 
   return found;
 }
 
-// The nodes of both ends of an edge, if both are there.
+// The nodes of both ends of an edge, if both exist.
 template <class T>
 __device__ __forceinline__ void stage_ends(const EdgeConvolutionArgs<T>& args, int64_t row, int32_t& a,
                                            int32_t& x) {

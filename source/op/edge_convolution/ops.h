@@ -7,7 +7,7 @@
 
 namespace mdops {
 
-// What a pass of `run_convolution` gives.
+// Results of a pass of `run_convolution`.
 enum class ConvolutionPass { by_a, by_x, by_edges, by_weight };
 
 template <class Device, class T>
@@ -79,7 +79,7 @@ struct EdgeConvolutionOps {
                          edge_convolution_weight)
 
  private:
-  // Which nodes of both kinds the rows belong to.
+  // The rows' nodes of both kinds.
   static std::pair<RowIndex, RowIndex> take_nodes(Checked<Device>& in, EdgeConvolutionArgs<T>& args,
                                                   NodeIndex a_nodes, NodeIndex x_nodes) {
     const RowIndex of_a(in, a_nodes, args.rows, {"a_index", "a_order", "a_offsets"});

@@ -1,4 +1,4 @@
-// A thread has an edge, or backward a slot.
+// A thread per edge, or in the backward pass per slot.
 #pragma once
 
 #include "common/gpu.h"

@@ -51,7 +51,7 @@ struct EdgeEnvironmentOps {
     in.take(a.by_means, "by_means", by_means, {a.edges, 1});
     in.take(a.by_turning, "by_turning", by_turning, {a.edges, 3});
     Tensor found = in.result(a.by_displacements, {a.atoms, a.width, 3});
-    if (a.atoms * a.width == 0) return found;  // null would tell kernels to go forward
+    if (a.atoms * a.width == 0) return found;  // null would select the forward pass
     run_edge_environment(in.op, a);
     return found;
   }

@@ -3,7 +3,7 @@
 
 namespace mdops {
 
-constexpr int64_t kFrameEdges = 128;  // a piece of work, at least
+constexpr int64_t kFrameEdges = 128;  // minimum edges per piece
 
 template <int kDegree, class T>
 static void run_frames(const Op&, const FrameArgs<T>& args) {

@@ -1,4 +1,4 @@
-// A lane has an edge.
+// A lane per edge.
 #include <algorithm>
 
 #include "common/vectors.h"
@@ -9,7 +9,7 @@ namespace MDOPS_ISA {
 
 namespace {
 
-// A number of each of several edges.
+// A number for each of several edges.
 template <class T>
 struct OfEdges {
   Vector<T> of;
@@ -36,7 +36,7 @@ OfEdges<T> inverse_of(const OfEdges<T>& x) {
   return OfEdges<T>(T(1)) / x;
 }
 
-// Which edges' directions go up.
+// Which edges point up.
 template <class T>
 struct UpOfEdges {
   OfEdges<T> sign;
@@ -53,13 +53,13 @@ OfEdges<T> sign_of(const UpOfEdges<T>& up) {
   return up.sign;
 }
 
-// Edges that stand side by side, and where their numbers are: `width` of each.
+// Adjacent edges, and where their numbers are: `width` of each.
 template <class T>
 struct Edges {
   int64_t first;
   int count;
 
-  // Lanes behind the last edge have its numbers.
+  // Lanes after the last edge repeat its numbers.
   OfEdges<T> load(const T* numbers, int64_t width, int64_t at) const {
     T found[kLanes<T>];
     for (int k = 0; k < kLanes<T>; ++k) found[k] = numbers[(first + std::min(k, count - 1)) * width + at];

@@ -1,4 +1,4 @@
-// Frames of edges within other ops: the kernels of each device, compiled with those of the own ops.
+// Frames of edges for other ops: the kernels of each device, compiled with the frames' own ops.
 #pragma once
 
 #include "common/tensor.h"
@@ -6,7 +6,7 @@
 
 namespace mdops {
 
-// Of `FrameArgs` and `FrameBackwardArgs`, of float and double.
+// For `FrameArgs` and `FrameBackwardArgs`, of float and double.
 template <class Call, class Args>
 void make_frames(const Call& op, const Args& args, int64_t degree);
 

@@ -48,7 +48,7 @@ struct EdgeFrameOps {
   MDOPS_IMPLEMENT_FLOATS(EdgeFrameOps, edge_frames, edge_frames_backward, edge_frames_backward_backward)
 
  private:
-  // Returns how many rows and columns the matrix of an edge has.
+  // Returns the numbers of rows and columns of an edge's matrix.
   static std::pair<int64_t, int64_t> take_vectors(Checked<Device>& in, auto& a, const Tensor& vectors,
                                                   int64_t degree, int64_t order) {
     in.take(a.vectors, "vectors", vectors, {kAny, 3});

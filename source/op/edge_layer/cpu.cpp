@@ -11,7 +11,7 @@ static void run_edge_layer(const Op& op, const EdgeLayerArgs<T>& args) {
   each_atoms_edges(op, args.atoms, sizes.scratch, [&](int64_t begin, int64_t end, void* memory) {
     MDOPS_RUN(edge_layer_atoms, args, begin, end, packed.const_data_ptr(), memory);
   });
-  // Rows of no atom.
+  // Rows that belong to no atom.
   const int64_t last = args.offsets[args.atoms];
   clear_rows(args.out, last, args.rows, args.width);
   if (!args.grad && args.heads) clear_rows(args.saved, last, args.rows, args.width);

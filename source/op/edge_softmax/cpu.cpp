@@ -2,11 +2,11 @@
 
 namespace mdops {
 
-constexpr int64_t kSoftmaxAtoms = 8;  // a piece of work, at least
+constexpr int64_t kSoftmaxAtoms = 8;  // minimum atoms per piece
 
 template <class T>
 static void run_edge_softmax(const Op&, const EdgeSoftmaxArgs<T>& args) {
-  // And the rows behind the last atom's.
+  // Also the rows after the last atom's.
   parallel(args.atoms + 1, kSoftmaxAtoms,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(softmax_atoms, args, begin, end); });
   if (!args.grad) return;

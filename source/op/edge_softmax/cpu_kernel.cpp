@@ -1,4 +1,4 @@
-// Rows of atoms by whole vectors, some of them at once.
+// Rows of atoms by whole vectors, several at once.
 #include <type_traits>
 #include <utility>
 
@@ -12,7 +12,7 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
-constexpr int kVectors = 4;  // that are summed side by side
+constexpr int kVectors = 4;  // that are summed in parallel
 
 struct VectorTeam : Alone {
   template <class F>

@@ -1,5 +1,5 @@
-// Weights of edges on a GPU: a block an atom, a thread an edge; and the gradients by the rows of atoms with a
-// lane a column and a warp a fourth of the edges, whose ends each lane finds for one of 32.
+// Weights of edges on a GPU: a block per atom, a thread per edge; and gradients by the rows of atoms with a
+// lane per column and a warp per fourth of the edges, where each lane finds the ends of one of 32.
 #pragma once
 
 #include "common/gpu.h"
@@ -11,7 +11,7 @@ namespace mdops::gpu_edge_softmax {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 
-// Rows are read by vectors of so many numbers.
+// Vector size of reads of rows.
 template <class T, int kSize>
 struct BlockTeam {
   T* shared;  // (kWarps, kWarp)

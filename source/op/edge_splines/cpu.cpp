@@ -2,7 +2,7 @@
 
 namespace mdops {
 
-constexpr int64_t kSplineEdges = 128;  // a piece of work, at least
+constexpr int64_t kSplineEdges = 128;  // minimum edges per piece
 
 MDOPS_IN_PIECES(run_edge_splines, edge_spline_rows, args.edges, kSplineEdges)
 

@@ -1,5 +1,5 @@
-// Splines of lengths on a GPU: half as many lanes an edge as it has vectors of functions, up to half a warp.
-// Each lane makes the weights of its edge.
+// Splines of lengths on a GPU: an edge has half as many lanes as vectors of functions, up to half a warp.
+// Each lane computes its edge's weights.
 #pragma once
 
 #include "edge_splines/edge_splines.h"

@@ -4,9 +4,9 @@
 
 namespace mdops {
 
-constexpr int64_t kUpdatedEdges = 1024;  // a piece of work, at least
+constexpr int64_t kUpdatedEdges = 1024;  // minimum edges per piece
 
-// number.operator()<kind>(row, column, not a number) of each number of the result.
+// Calls number.operator()<kind>(row, column, NaN) for each number of the result.
 template <class T, class F>
 static void for_edge_numbers(const EdgeUpdateArgs<T>& args, int64_t rows, const F& number) {
   constexpr T none = std::numeric_limits<T>::quiet_NaN();

@@ -1,4 +1,4 @@
-// Edges after messages on a GPU: a thread has some numbers side by side.
+// Edges after messages on a GPU: a thread has some adjacent numbers.
 #pragma once
 
 #include "common/gpu.h"
@@ -12,7 +12,7 @@ namespace gpu_edge_update {
 
 constexpr int kThreads = 256;
 
-// f of several numbers; silut is silu where none is beyond its threshold, as nearly always.
+// f of several numbers; silut is silu if none exceeds its threshold, as usual.
 template <Activation kind, class T, int size>
 __device__ __forceinline__ Vector<T, size> messages(const EdgeUpdateArgs<T>& args, const Vector<T, size>& z,
                                                     bool of_slope) {
@@ -74,7 +74,7 @@ struct Updated {
   }
 };
 
-// Gradients by the numbers of a message's row.
+// Gradients by numbers of a message's row.
 template <Activation kind, class T, int size>
 struct ByMessage {
   using Numbers = Vector<T, size>;
@@ -95,7 +95,7 @@ struct ByMessage {
   }
 };
 
-// 1 << lanes threads have a row, and some of its numbers each.
+// 1 << lanes threads share a row.
 template <template <Activation, class, int> class Row, Activation kind, class T, int size>
 __global__ void __launch_bounds__(kThreads)
     rows_kernel(const EdgeUpdateArgs<T> args, int64_t rows, int lanes) {

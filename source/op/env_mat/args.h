@@ -12,7 +12,7 @@ struct EnvMatArgs {
   const int32_t* types;    // (N,)
   const T* mean;           // (ntypes,), or null: 0
   const T* std;            // (ntypes, 2)
-  const bool* pair_mask;   // (ntypes, ntypes): pairs of types left out
+  const bool* pair_mask;   // (ntypes, ntypes): excluded pairs of types
   Cutoff<T> cutoff;
   int64_t atoms, width;
   int ntypes, columns;  // columns of R: 4, or 1 when radial

@@ -7,9 +7,9 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kGrain = 32;  // atoms a piece of work, at least
+constexpr int64_t kGrain = 32;  // minimum atoms per piece
 
-// Calls work(slot, norm, present) for every slot of every row; `present` says that it has a neighbour that
+// Calls work(slot, norm, present) for every slot of every row; `present` says whether it has a neighbour that
 // counts.
 template <class T, class Work>
 void for_slots(const EnvMatArgs<T>& a, const Work& work) {

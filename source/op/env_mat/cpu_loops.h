@@ -1,4 +1,4 @@
-// The environment matrix on the CPU, for float and double. Nothing here knows PyTorch.
+// The environment matrix on the CPU, for float and double. Nothing here uses PyTorch.
 #pragma once
 
 #include "env_mat/args.h"
@@ -8,11 +8,11 @@ namespace mdops {
 // R (N, width, columns).
 template <class T>
 void env_mat_rows(const EnvMatArgs<T>& args, T* out);
-// The gradient by the pair vectors (N, width, 3), zero at entry, from that of R.
+// The gradient by the pair vectors (N, width, 3), zero at entry, from that by R.
 template <class T>
 void env_mat_gradients(const EnvMatArgs<T>& args, const T* grad, T* out);
-// What `env_mat_gradients` answers, differentiated along the tangents (N, width, 3): by the gradient of R and
-// by the pair vectors, both zero at entry.
+// Derivatives of `env_mat_gradients` along the tangents (N, width, 3): by the gradient of R and by the pair
+// vectors, both zero at entry.
 template <class T>
 void env_mat_second(const EnvMatArgs<T>& args, const T* tangents, const T* grad, T* by_grad, T* by_vectors);
 

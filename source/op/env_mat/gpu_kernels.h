@@ -1,4 +1,4 @@
-// The kernels of the environment matrix: a warp a row, a lane a slot.
+// The kernels of the environment matrix: a warp per row, a lane per slot.
 #pragma once
 
 #include "common/rows.h"
@@ -8,8 +8,8 @@ namespace mdops::gpu_env_mat {
 
 constexpr int kWarps = 8;
 
-// A warp a row: work(first slot of these 32, how many of them, kind of row, present, norm) in every lane;
-// `present` says that the lane's slot has a neighbour that counts. A row that cannot be used has kind
+// A warp per row: calls work(first slot of these 32, how many of them, kind of row, present, norm) in every
+// lane; `present` says whether the lane's slot has a neighbour that counts. An unusable row has kind
 // RowKind::wrong.
 template <class T, class Work>
 __device__ void for_slots(const EnvMatArgs<T>& rows, const Work& work) {

@@ -1,4 +1,4 @@
-// The smallest distance that the lanes of a warp have met.
+// The smallest distance in the lanes of a warp.
 #pragma once
 
 #include "common/gpu_warp.h"
@@ -6,7 +6,7 @@
 
 namespace mdops {
 
-// Over each `Lanes` lanes side by side, in all of them; what is not a number if any is.
+// Over each `Lanes` adjacent lanes, in all of them; NaN if any is NaN.
 template <int Lanes = kWarp, class T>
 __device__ __forceinline__ T warp_nearest(T distance) {
   return join_lanes<Lanes>(distance, [](T a, T b) { return nearest_of(a, b); });

@@ -5,7 +5,7 @@ namespace mdops {
 
 static void run_fitting(const Op& op, const FittingInputs& in, Tensor& energy, Tensor& gradient) {
   check_packed(op, in.nets, net_size(in.net));
-  // What a step has besides, and nobody asks for here.
+  // Further parts of a step, not needed here.
   std::vector<double> forces(3 * in.atoms), virial(9);
   dispatch_float(op, in.dtype, [&]<class T>(T) {
     PotentialArgs<T> none{};

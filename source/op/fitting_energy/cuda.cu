@@ -8,7 +8,7 @@ namespace mdops {
 
 namespace {
 
-// Energies of atoms of no type that there is, which the step marks in their system and leaves.
+// Energies of atoms with an invalid type, which the step marks in their system and leaves unset.
 __global__ void refuse_kernel(const int32_t* types, int64_t atoms, int ntypes, double* energy) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < atoms && (types[i] < -1 || types[i] >= ntypes)) energy[i] = not_a_number<double>();

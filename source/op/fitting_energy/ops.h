@@ -7,8 +7,8 @@
 
 namespace mdops {
 
-// A packed fitting net for rows of features that are there, one an atom, as `hybrid_potential` has it for
-// further inputs without any descriptor.
+// A packed fitting net for given rows of features, one per atom, like further inputs of `hybrid_potential`
+// without any descriptor.
 struct FittingInputs {
   Tensor features, types, nets, weight, scale, shift;
   ScalarType dtype;
@@ -17,7 +17,7 @@ struct FittingInputs {
 
   const double* weights() const { return weight.size(0) ? weight.const_data_ptr<double>() : nullptr; }
 
-  // What a step of no descriptor takes.
+  // The arguments of a step without descriptors.
   template <class T, class Size>
   void fill(StepInputs<T, Size>& args) const {
     args.types = data_of(types), args.extra = data_of(features);

@@ -8,12 +8,12 @@
 
 namespace mdops {
 
-// One of them.
+// One of the matrices.
 struct Bf16Matrix : Bf16Weights {
   uint16_t* to;
 };
 
-// Where the matrices of a net stand in an array, and how to fill it.
+// Where the matrices of a net are in an array, and how to fill it.
 template <class T>
 struct Bf16Layout {
   std::vector<Bf16Matrix> matrices;
@@ -25,7 +25,7 @@ struct Bf16Layout {
   Bf16Layout(const NetShape& shape, const DenseLayer<T>* layers, int parts, const Groups& groups,
              uint16_t* memory, Bf16Net* net) {
     const auto place = [&](const T* weights, int64_t inputs, int64_t outputs, bool up) {
-      if constexpr (sizeof(T) == 4)  // of others there are none
+      if constexpr (sizeof(T) == 4)  // other types have none
         matrices.push_back({{weights, inputs, outputs, up}, memory ? memory + size : nullptr});
       else
         matrices.push_back({{nullptr, inputs, outputs, up}, nullptr});

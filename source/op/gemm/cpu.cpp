@@ -13,7 +13,7 @@ namespace {
 struct MlpScratch;
 struct PackedMemory;
 
-// The layers in memory, with zeros and ones where biases and timesteps are absent.
+// The layers in memory, with zeros and ones for absent biases and timesteps.
 template <class T>
 struct MlpLayers {
   std::vector<T> zeros, ones;
@@ -52,8 +52,8 @@ struct MlpLayers {
   }
 };
 
-// What belongs to a row does not depend on who computes it. Where there are sums over rows, every thread
-// takes an equal part, so that they depend on the number of threads alone.
+// A row's results do not depend on its thread. For sums over rows, every thread has an equal share, so that
+// they depend only on the number of threads.
 template <class T>
 void run(const Op& op, const MlpInputs& in, MlpTask<T> task, MlpGradients* grads) {
   const MlpLayers<T> layers(op, in);
@@ -102,7 +102,7 @@ Tensor rows_of(const Op& op, const MlpInputs& in, int64_t columns) {
   return empty_result(op, {in.rows, columns}, in.dtype);
 }
 
-// Which of bf16.h's kernels run.
+// Which of bf16.h's kernels are used.
 std::string cpu_bf16() {
   return bf16_units() ? bf16_units()->name : "";
 }

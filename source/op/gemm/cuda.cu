@@ -1,6 +1,6 @@
-// Nets on a GPU. A value and its gradient in float32 go by the kernels of whole models' nets (gpu_own_rows.h)
-// where these take the net and are sooner done. Everything else, of any shape, float32 and float64, every
-// derivative, is products of layers (linear/cuda_call.h) with a kernel behind each.
+// Nets on a GPU. A value and its gradient in float32 use the kernels of whole models' nets (gpu_own_rows.h)
+// if these take the net and are faster. Everything else, of any shape, float32 and float64, every derivative,
+// uses products of layers (linear/cuda_call.h) with a kernel after each.
 
 #include "common/cuda.h"
 #include "gemm/gpu_mlp.h"
@@ -15,7 +15,7 @@ namespace {
 
 using Lists = std::vector<Tensor>;
 
-// The rows' arrays of all layers; an undefined tensor where there is none.
+// The rows' arrays of all layers; undefined tensors if there is none.
 struct MlpArrays {
   Lists y, slope, curve, f, df, dz, dy;
 };
@@ -29,7 +29,7 @@ const T* data(const Tensor& tensor) {
   return tensor.numel() ? tensor.const_data_ptr<T>() : nullptr;
 }
 
-// What a call differentiates.
+// The derivatives of a call.
 struct MlpWanted {
   bool slopes = false, second = false, weights = false;
 };
@@ -151,7 +151,7 @@ auto for_dtype(const CudaOp& op, const MlpInputs& in, MlpWanted wanted, const F&
 
 using ValueAndGradient = Outputs<2>;
 
-// By the kernels of models' nets, if they run and pay.
+// Uses the kernels of models' nets, if they run and are faster.
 template <int Parts>
 std::optional<ValueAndGradient> by_models_kernels(const CudaOp& op, const MlpInputs& in,
                                                   const GpuNetShape& net) {

@@ -1,11 +1,11 @@
-// What a net on a GPU takes, for its own kernels and for those that write its input.
+// Arguments of a net on a GPU, for its own kernels and for those that write its input.
 #pragma once
 
 #include "gemm/gpu_parts.h"
 
 namespace mdops {
 
-// Where a row of the input goes, and the bound of its numbers. All lanes of a warp must call it.
+// The place of a row of the input, and the bound of its numbers. All lanes of a warp must call it.
 template <int Parts>
 __device__ __forceinline__ InputRow<Parts> begin_row(const NetArgs& p, int64_t row, float bound) {
   for (int k = lane_index(); k < 1 + 2 * p.net.layers; k += kWarp)

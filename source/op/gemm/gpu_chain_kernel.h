@@ -1,4 +1,4 @@
-// The kernel of a net as one chain (gpu_chain.h), of whatever kind.
+// The kernel of a net as one chain (gpu_chain.h), of any kind.
 #pragma once
 
 #include <type_traits>

@@ -1,5 +1,5 @@
 // The formula of a net, a column of a layer at a time: what every kernel of the net does with a product's
-// sums (GpuNetShape has it in symbols).
+// sums (GpuNetShape has the formula).
 #pragma once
 
 #include "common/activation.h"
@@ -15,13 +15,14 @@ __device__ __forceinline__ void layer_value(float x, float bias, float timestep,
   *slope *= timestep;
 }
 
-// The gradient by a layer's y becomes that by its x. (What comes round a residual layer to the layer before
-// is the gradient by y itself.)
+// The gradient by a layer's y becomes that by its x. (The residual's part for the previous layer is the
+// gradient by y itself.)
 __device__ __forceinline__ float before_activation(float grad, float slope) {
   return grad * slope;
 }
 
-// Adds the last hidden layer's y to the output; the gradient of scale * output before the activation.
+// Adds the last hidden layer's part to the output; returns the gradient of scale * output before the
+// activation.
 __device__ __forceinline__ float end_of_net(float value, float slope, float out_weight, float scale,
                                             double* output) {
   *output += static_cast<double>(value) * out_weight;

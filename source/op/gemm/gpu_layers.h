@@ -1,5 +1,5 @@
-// The net with a kernel a matrix product, with what follows it up to the next product (gpu_steps.h). A tile
-// of rows is of one net.
+// The net with a kernel per product, including the steps up to the next product (gpu_steps.h). A tile of rows
+// belongs to one net.
 #pragma once
 
 #include "common/early.h"
@@ -10,8 +10,8 @@
 
 namespace mdops {
 
-// The tile's rows of one block of columns: a group of lanes a row, a lane four columns, a few rows at once,
-// since what they read takes long to come.
+// The tile's rows of one block of columns: a group of lanes per row, four columns per lane, a few rows at
+// once, since their loads take long.
 template <class T, LayerStep Step>
 __device__ __forceinline__ void finish_tile(const LayerArgs& p, const float* net, float scale,
                                             int64_t first_row, int first_col, int block, int blocks,
@@ -47,7 +47,7 @@ __device__ __forceinline__ void finish_tile(const LayerArgs& p, const float* net
           largest = warp_largest<lanes>(largest);
           if constexpr (Step == LayerStep::last) output = warp_sum<lanes>(output);
           if (threadIdx.x % lanes != 0) continue;
-          // Not negative: ordered as its bits are.
+          // Not negative: ordered like its bits.
           atomicMax(reinterpret_cast<unsigned*>(p.largest + first_row + r), __float_as_uint(largest));
           if constexpr (Step == LayerStep::last) {
             outputs[r] = from == 0 ? output : outputs[r] + output;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void finish_tile(const LayerArgs& p, const float* net
   }
 }
 
-// Of a block, beside T::kShared.
+// Of a block, besides T::kShared.
 template <class T>
 constexpr int kLayerBytes = static_cast<int>(T::kRows * (sizeof(float) + sizeof(double)));
 
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(T::kThreads) layer_kernel(LayerArgs p) {
   const int64_t tile = blockIdx.x / blocks, first_row = tile * T::kRows;
   const int type = p.tile_type[tile];
   if (type < 0) return follow_kernels();
-  // The kernel that wrote this one's rows comes first; the types are of one before it.
+  // Waits for the kernel that wrote this one's rows; the types are from an earlier one.
   const auto begin_rows = [&] {
     follow_kernels();
     for (int r = threadIdx.x; r < T::kRows; r += T::kThreads)

@@ -3,7 +3,7 @@
 
 namespace mdops {
 
-// The shared memory that a net's kernel is launched with.
+// The dynamic shared memory of a net's kernel.
 __device__ __forceinline__ char* net_memory() {
   extern __shared__ __align__(16) char memory_of_net[];
   return memory_of_net;

@@ -10,7 +10,7 @@ namespace mdops {
 
 constexpr int64_t kMostNeurons = 1 << 20;
 
-// What the ops take beside x.
+// The ops' arguments besides x.
 struct NetArguments {
   const std::vector<Tensor>&weights, &biases, &timesteps;
   const std::vector<int64_t>&residual, &activations;
@@ -79,7 +79,7 @@ struct MlpInputs {
   }
 };
 
-// Empty tensors for gradients of weights, biases and timesteps; where they are not wanted, of no elements.
+// Empty tensors for gradients by weights, biases and timesteps; without elements if not requested.
 struct MlpGradients {
   std::vector<Tensor> weights, biases, timesteps;
 

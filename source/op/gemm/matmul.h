@@ -6,7 +6,7 @@
 
 namespace mdops {
 
-// How accurate the products of a net are at least: a device without such units takes the next better way.
+// The least accuracy of a net's products: a device without such units uses the next better way.
 enum class Matmul { float32, tf32, bf16x6, bf16x3, bf16 };
 
 inline Matmul matmul_of(const Op& op, const std::string& name) {
@@ -19,13 +19,13 @@ inline Matmul matmul_of(const Op& op, const std::string& name) {
        "\", expected \"float32\", \"tf32\", \"bf16x6\", \"bf16x3\" or \"bf16\"");
 }
 
-// Of how many bfloat16 parts the CPU makes a number of a product in float32; 0: none, it is float32's.
+// The number of bfloat16 parts of a float32 number in products on the CPU; 0: float32 products.
 inline int bf16_parts(Matmul matmul, ScalarType dtype) {
   if (dtype != ScalarType::Float || !bf16_units()) return 0;
   return matmul == Matmul::bf16x6 ? 3 : matmul == Matmul::bf16x3 ? 2 : matmul == Matmul::bf16 ? 1 : 0;
 }
 
-// Refuses other products than float32's on the CPU, which has none.
+// Refuses TF32 products on the CPU, which has none.
 inline void refuse_tf32(const Op& op, Matmul matmul) {
   if (matmul == Matmul::tf32)
     fail(op, "argument `matmul` is \"tf32\", and the CPU has no products of that accuracy: only GPUs do");

@@ -1,5 +1,5 @@
 // Four of AMX's tiles, of 16 rows of 64 bytes: 0 and 1 are sums. With MDOPS_TILES_EMULATED they are arrays,
-// so that what is made of them runs on a processor without (tests/ops/test_tiles.py).
+// so that code with them runs on a processor without (tests/ops/test_tiles.py).
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ inline void tile_product() {
 
 #else
 
-// There are tiles while one of these lives.
+// Tiles exist while one of these lives.
 class Tiles {
  public:
   Tiles() {
@@ -73,7 +73,7 @@ class Tiles {
   Tiles(const Tiles&) = delete;
 };
 
-// A tile's number stands in the instruction. GCC's intrinsics do not say that a load reads memory.
+// A tile's number is in the instruction. GCC's intrinsics do not declare that a load reads memory.
 #define MDOPS_EACH_TILE(work) work(0) work(1) work(2) work(3)
 
 template <int Tile>

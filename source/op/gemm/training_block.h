@@ -1,11 +1,11 @@
-// What the passes of a net in training share with the ops that run them.
+// Shared code of a net's training passes and the ops that run them.
 #pragma once
 
 #include "gemm/net.h"
 
 namespace mdops {
 
-// Atoms that a thread works on together, in the lanes [lane, lane + lanes) of memory.
+// Atoms that a thread processes together, in the lanes [lane, lane + lanes) of memory.
 struct LaneBlock {
   int64_t count, lane, lanes;
 };
@@ -17,7 +17,7 @@ int64_t block_lanes(int64_t count) {
   return (count + line - 1) / line * line;
 }
 
-// Where what is no matrix stands in an array for one net.
+// Where the vectors of one net are in an array.
 struct NetVectors {
   int64_t bias[kMaxLayers], timestep[kMaxLayers], out_weight, out_bias, size = 0;
 

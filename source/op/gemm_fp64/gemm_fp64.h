@@ -10,14 +10,14 @@ struct GemmFp64Args {
   int depth, cols;
   const double *a, *b;  // (rows, depth); (nets, depth, cols), or the transposed (nets, cols, depth)
   double* c;            // (rows, cols)
-  // Which net each `tile_rows` rows are of, -1: none, and they are left as they are. Null: the first.
+  // The net of each `tile_rows` rows, -1: none, and they stay unset. Null: the first.
   const int32_t* tile_net = nullptr;
   int tile_rows = 4, nets = 1;  // a multiple of 4; one net: of all numbers from 0 on
 };
 
-// To moments: four rows r of `a` are those of an atom, row_atom[r / 4], its matrix is that of its kind, and
-// number n of row r goes to c[atom][n][r % 4]. Rows of other atoms than 0 .. atoms - 1 have no place, and
-// other kinds no numbers.
+// To moments: each four rows r of `a` belong to an atom, row_atom[r / 4], whose matrix is its kind's, and
+// number n of row r goes to c[atom][n][r % 4]. Rows of atoms outside 0 .. atoms - 1 are not written, and
+// other kinds give no numbers.
 struct MomentRows {
   const int32_t *row_atom = nullptr, *kinds = nullptr;
   int64_t atoms = 0;

@@ -11,7 +11,7 @@ using namespace gpu_gemm_fp64;
 
 namespace {
 
-// How many rows go in tiles of full height: a number of whole rounds of tiles, or all.
+// How many rows are in tiles of full height: whole rounds of tiles, or all.
 int high_rows(const Gpu& gpu, const GemmFp64Args& p) {
   const int64_t multiprocessors = gpu.limits().multiprocessors, across = blocks_for(p.cols, Tile::kCols);
   int64_t best = 0, least = std::numeric_limits<int64_t>::max();

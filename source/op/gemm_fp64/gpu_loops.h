@@ -1,4 +1,4 @@
-// Products in float64 on a GPU, for ops and for callers that do not know PyTorch.
+// Products in float64 on a GPU, for ops and for callers without PyTorch.
 #pragma once
 
 #include "common/gpu.h"
@@ -6,10 +6,10 @@
 
 namespace mdops {
 
-// `transposed`: the matrices are. Rows of different nets in one launch take about as long as those of one.
+// `transposed`: whether the matrices are. Rows of several nets in one launch take about as long as of one.
 void run_gemm_fp64(const Gpu& gpu, const GemmFp64Args& args, bool transposed);
 
-// Of transposed matrices, one a kind; `args.tile_net` does not count.
+// With transposed matrices, one per kind; ignores `args.tile_net`.
 void run_product_to_moments(const Gpu& gpu, const GemmFp64Args& args, const MomentRows& moments);
 
 }  // namespace mdops

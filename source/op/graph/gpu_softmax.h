@@ -1,4 +1,4 @@
-// The kernels of softmax over segments: a warp a segment and column. A wrong one has no number in its rows.
+// The kernels of softmax over segments: a warp per segment and column. A wrong one has NaN in its rows.
 #pragma once
 
 #include <math_constants.h>
@@ -21,7 +21,7 @@ __device__ __forceinline__ void fill(const SoftmaxArgs<T>& args, int64_t at, T v
   if (args.of_grad) args.of_grad[at] = value;
 }
 
-// What is between the offsets of a segment that is not right.
+// Fills between the offsets of a wrong segment.
 template <class T>
 __device__ void spoil(const SoftmaxArgs<T>& args, int64_t segment, int64_t column) {
   const int64_t a = args.offsets[segment], b = args.offsets[segment + 1];
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(SoftmaxArgs<T> args) 
   for (int64_t e = begin; e < end; e += kWarp) sums.write(args, e * args.columns + column, max);
 }
 
-// Rows of no segment: zeros behind the last. There are none before the first.
+// Rows of no segment: zeros after the last. There are none before the first.
 template <class T>
 __global__ void __launch_bounds__(kThreads) rest_kernel(SoftmaxArgs<T> args) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) rest_kernel(SoftmaxArgs<T> args) {
     fill(args, at, T(0));
 }
 
-// A warp a segment and column, and a thread a number of rows of no segment.
+// A warp per segment and column, and a thread per number of rows of no segment.
 template <class T>
 __global__ void __launch_bounds__(kThreads) weights_kernel(SegmentWeightArgs<T> args, unsigned blocks) {
   if (blockIdx.x >= blocks) {

@@ -14,14 +14,14 @@
 
 namespace mdops {
 
-// A number of things that 32 bits count.
+// A count of things that fits into 32 bits.
 inline int64_t count_of(const Op& op, const char* name, int64_t value) {
   if (value < 0 || value > INT32_MAX)
     fail(op, "argument `", name, "` is ", value, ", expected 0 or more, as 32 bits count");
   return value;
 }
 
-// Of indices alone.
+// Ops on indices only.
 template <class Device>
 struct GraphOps {
   static Tensor edge_reverse(Checked<Device>& in, const Tensor& i, const Tensor& j, const Tensor& images,
