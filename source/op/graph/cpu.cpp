@@ -8,7 +8,7 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kGraphAtoms = 16, kGraphRows = 1024;  // a piece of work, at least
+constexpr int64_t kGraphAtoms = 16, kGraphRows = 1024;  // minimum per piece
 
 // The slots that are edges of the atoms [begin, end), in `picked` from the row's first slot on, and how many.
 template <class T>
@@ -46,7 +46,7 @@ void pick_edges(const EdgeListArgs<T>& args, int64_t begin, int64_t end, int32_t
   }
 }
 
-// Sums of all numbers before each, in their place; returns that of all.
+// Replaces numbers by the sums of all before each; returns the total.
 int64_t sum_before(int64_t* numbers, int64_t n) {
   int64_t sum = 0;
   for (int64_t k = 0; k < n; ++k) {
