@@ -14,36 +14,36 @@ from mdops.ops import AngleGrid
 from mdops.ops.activation import is_smooth
 from mdops.tables.spline import before_layers, beside, value_and_slope
 
-_SAMPLED = 6  # types whose pairs the knots are chosen by, of a model that knows more
-# Of the tolerance: an atom has thousands of pairs, whose forces cancel more than those of single neighbours.
+_SAMPLED = 6  # most types whose pairs the knots are chosen for
+# Share of the tolerance: an atom has thousands of pairs; their forces cancel more than those of neighbours.
 _ROOM = 0.2
 _FIRST = (1, 2)  # exponent and fineness that are tried first
-# Of the exponent: places are digits of |theta| + 2^exponent, which in float32 must not swallow those of a small theta.
+# The exponent's bound: pieces are found by the bits of |theta| + 2^exponent; in float32 a small theta must not vanish.
 _COARSEST = 2
 _FINEST = 12
 _MOST_INTERVALS = 2048  # on either side
 _ROUNDING = 1e-6  # of angles, in float32
-_MOST_AT_ONCE = 2**18  # numbers of the nets' answers, as of other splines
+_MOST_AT_ONCE = 2**18  # numbers of the nets' outputs, as for other splines
 
 
 def angle_descriptors(model: AtomicModel) -> list[AngleDescriptor]:
-    """Those that a model is made of, and those that others begin with."""
+    """The angle descriptors of a model, and those inside other descriptors."""
     every = [one for d in model.descriptors for one in (d, *d.inner)]
     return [one for one in every if isinstance(one, AngleDescriptor)]
 
 
 def largest_angle(descriptor: AngleDescriptor, r_min: float) -> float:
-    """theta of a neighbour at r_min (A) and itself: no angle with another one that far or farther is larger."""
+    """theta of a neighbour at r_min (A) with itself: no pair at that distance or beyond has a larger one."""
     return float((1.0 / (r_min + descriptor.protection) / descriptor.std[:, 1].min()) ** 2)
 
 
 @torch.no_grad()
 def angle_error(descriptor: AngleDescriptor, grid: AngleGrid, types: Sequence[int] | None = None) -> float:
-    """The largest relative error of the splines in d(theta G)/dtheta, which forces are made of, over all functions and
-    both signs of theta; of these types, by default of all or some of many.
+    """The largest relative error of the splines in d(theta G)/dtheta, from which forces are computed, over all
+    functions and both signs of theta; for these types, by default all or some of many.
 
-    An error is relative to the largest such derivative at that |theta| or a smaller one, or up to the theta of
-    neighbours at half of the cutoff: forces of atoms are of all their pairs.
+    An error is relative to the largest such derivative up to that |theta|, or up to the theta of neighbours at half of
+    the cutoff: an atom's force sums over all its pairs.
     """
     d = _in_float64(descriptor)
     kinds = torch.tensor(_sampled(d) if types is None else types, device=d.std.device)
@@ -76,8 +76,8 @@ def angle_error(descriptor: AngleDescriptor, grid: AngleGrid, types: Sequence[in
 
 
 def knots_error(descriptor: AngleDescriptor, knots: AngleKnots, types: Sequence[int] | None = None) -> float:
-    """The same of a descriptor's knots; infinite where they do not reach the angles that its deviations of now give at
-    their r_min."""
+    """The same for a descriptor's knots; infinite if they do not reach the angles at their r_min, with the current
+    deviations."""
     reach = float(knots.grid.knots()[-1])
     if largest_angle(descriptor, knots.r_min) > (1 + _ROUNDING) * reach:
         return math.inf
@@ -88,8 +88,8 @@ def knots_error(descriptor: AngleDescriptor, knots: AngleKnots, types: Sequence[
 def choose_angle_knots(
     descriptor: AngleDescriptor, r_min: float, tolerance: float, types: Sequence[int] | None = None
 ) -> AngleKnots:
-    """Those with few pieces whose error down to the distance r_min (A) is within `tolerance`; with the finest there
-    are the error is infinite, if none keeps it."""
+    """Knots with few pieces and an error within `tolerance` down to the distance r_min (A); if none keep it, the
+    finest ones, with an infinite error."""
     most, descriptor = largest_angle(descriptor, r_min), _in_float64(descriptor)
 
     def knots(exponent: int, fineness: int) -> AngleKnots:
@@ -104,7 +104,7 @@ def choose_angle_knots(
     while not found.error <= tolerance:
         if found.intervals > _MOST_INTERVALS:
             return found
-        # Either the first octave is too wide, or pieces are too wide in all of them: then errors fall with their fifth
+        # Either the first octave is too wide, or pieces are too wide in all octaves: then errors fall with their fifth
         # or sixth power.
         tried = knots(exponent - 2, fineness)
         if tried.error < 0.5 * found.error:
@@ -120,7 +120,7 @@ def choose_angle_knots(
 def use_angle_splines(
     model: AtomicModel, r_min: float, tolerance: float, types: Sequence[int] | None = None
 ) -> str | None:
-    """Gives knots to the descriptors of angles whose nets splines can follow; what is wrong with the others."""
+    """Gives knots to the angle descriptors whose nets splines can follow; returns what is wrong with the others."""
     problem, types = None, sampled_types(model, types)
     own = set(model.descriptors)
     for d in angle_descriptors(model):
@@ -141,7 +141,7 @@ def use_angle_splines(
 
 
 def sampled_types(model: AtomicModel, types: Sequence[int] | None) -> Sequence[int] | None:
-    """These, where they are types of the model's parts as well, which may have type maps of their own."""
+    """These types; None if the model's parts may have type maps of their own."""
     return types if isinstance(model, DescriptorFitting) else None
 
 

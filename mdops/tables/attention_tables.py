@@ -1,4 +1,4 @@
-"""Layers of attention in the few dimensions that their rows have (mathematics.md, "Layers in coordinates")."""
+"""Attention layers in the few dimensions that their rows span (mathematics.md, "Layers in coordinates")."""
 
 import copy
 from collections.abc import Callable
@@ -27,16 +27,16 @@ from mdops.tables.spline import (
 )
 from mdops.tables.sum_tables import SumTables
 
-# The longest part of q, k or v that may be left out, in parts of the longest of them.
+# The longest part of q, k or v that may be left out, relative to the longest of them.
 _TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-10}
-_DISTANCES, _ROWS = 400, 40_000  # looked at for each pair of types, and at most
-_SECTOR = 8  # numbers that a GPU's memory is read by: rows and what they are made of begin with one
-_LEAST_COSINE = 1e-12  # less changes no logit; kernels divide by it
-_SHARE = 0.75  # of the width: where less is not saved, a layer stays as it is
+_DISTANCES, _ROWS = 400, 40_000  # distances per pair of types, and most rows in all
+_SECTOR = 8  # numbers in a sector of a GPU's memory; rows and their parts begin with one
+_LEAST_COSINE = 1e-12  # smaller ones change no logit; kernels divide by it
+_SHARE = 0.75  # of the width; a layer with more columns is not changed
 
 
 class LayerForm(NamedTuple):
-    """How a layer is evaluated: its weights, and whether q, k and v have to be brought to the length 1."""
+    """How a layer is evaluated: its weights, and whether it normalizes q, k and v."""
 
     weights: AttentionWeights
     normalize: bool
@@ -45,9 +45,9 @@ class LayerForm(NamedTuple):
 def in_coordinates(
     descriptor: SeAttenV2, grid: SplineGrid, kinds: TypeChoice, dtype: torch.dtype
 ) -> tuple[torch.Tensor, list[LayerForm]]:
-    """For systems of these types: the table (n, F, B, .) of `mdops.ops.spline_rows`, of g and, where the first layer
-    takes coordinates, behind it those of q, k and v; and each layer's form. Formed in float64, to the accuracy of
-    `dtype`, which they have."""
+    """For systems of these types: the table (n, F, B, .) of `mdops.ops.spline_rows`, with g and, if the first layer
+    takes coordinates, then q, k and v; and each layer's form. Computed in float64, to the accuracy of `dtype`, and
+    returned in `dtype`."""
     double = copy.deepcopy(descriptor).double()
     table = coefficients(double, grid, types=kinds)
     rows: _Rows | None = _Rows.of_pairs(double, grid, kinds)
@@ -75,12 +75,12 @@ def in_coordinates(
 
 
 class JoinedForm(NamedTuple):
-    """Layers and the sums behind them as `mdops.ops.attention_moments` takes them.
+    """Layers and the sums after them as `mdops.ops.attention_moments` takes them.
 
     Attributes:
-        table: of `mdops.ops.spline_rows`, x of the first layer and behind it q, k and v.
-        norm: w and b of the last layer's norm, over the number of places; normalize: whether later layers' q, k and v
-            are made of length 1.
+        table: of `mdops.ops.spline_rows`, with x of the first layer, then q, k and v.
+        norm: w and b of the last layer's norm, over the number of slots; normalize: whether later layers normalize q,
+            k and v.
     """
 
     table: torch.Tensor
@@ -93,20 +93,19 @@ class JoinedForm(NamedTuple):
 def joined(
     descriptor: SeAttenV2, grid: SplineGrid, kinds: TypeChoice, dtype: torch.dtype
 ) -> JoinedForm | None:
-    """For systems of these types, where the op has kernels for it: None where a layer has too many dimensions, where
-    the first one's q, k and v are not smooth functions of s, and where layers differ in `eps`. Accuracy as of
-    `in_coordinates`."""
+    """For systems of these types; None if the op has no kernels: if a layer has too many dimensions, the first one's q,
+    k and v are not smooth functions of s, or layers differ in `eps`. Accuracy as of `in_coordinates`."""
     double, device = copy.deepcopy(descriptor).double(), descriptor.mean.device
     layers, table = double.layers, coefficients(double, grid, types=kinds)
     if double.gated or any(layer.eps != layers[0].eps for layer in layers):
         return None
     rows, tolerance = _Rows.of_pairs(double, grid, kinds), _TOLERANCE[dtype]
-    # Rows of g are x E + b, and x are sums of what `around` has.
+    # Rows of g are x E + b, and x are sums of rows of `around`.
     around, e, b = _centred(rows.values), torch.eye(table.shape[-1], dtype=table.dtype, device=device), None
     forms: list[JoinedLayer] = []
     for layer in layers:
         if not bool(around.isfinite().all()):
-            return None  # answers shall tell
+            return None  # the answers will show it
         outside, basis = _principal(around)
         found = _in_bases(layer.weights(), rows, tolerance, _of_kernels(int((outside > tolerance).sum())))
         if found is None or basis.shape[1] < len(found.out):
@@ -141,11 +140,11 @@ def joined(
 
 
 class AttentionTables:
-    """What is of the weights, for some of the types.
+    """What follows from the weights, for some of the types.
 
     Attributes:
-        splines: the types and statistics; table: of `spline_rows`; joined: the layers with the sums behind them, which
-            are one op on GPUs, or None; layers: the form of each else; absent: `SeAttenV2.absent_rows`.
+        splines: the types and statistics; table: of `spline_rows`; joined: the layers and the sums after them, as one
+            op on GPUs, or None; layers: else each layer's form; absent: `SeAttenV2.absent_rows`.
     """
 
     def __init__(self, splines: SumTables) -> None:
@@ -163,21 +162,21 @@ class AttentionTables:
 
 
 def _centred(x: torch.Tensor) -> torch.Tensor:
-    """Numbers less their mean along the last axis."""
+    """x minus its mean along the last axis."""
     return x - x.mean(-1, keepdim=True)
 
 
 def _behind_in(layer: JoinedLayer, basis: torch.Tensor) -> JoinedLayer:
-    """What is behind a layer in coordinates of an orthonormal basis (M, D')."""
+    """The layer's output in coordinates of an orthonormal basis (M, D')."""
     return layer._replace(inner=layer.inner @ basis, out=layer.out @ basis, bias=layer.bias @ basis)
 
 
 class _Rows(NamedTuple):
-    """Rows that those of a layer are sums of, to the digits that count.
+    """Rows of which a layer's rows are sums, within the tolerance.
 
     Attributes:
         values: (E, M).
-        ones: (E, 1), 1 where the layer's bias belongs to a row, else 0.
+        ones: (E, 1), 1 if a row gets the layer's bias, else 0.
     """
 
     values: torch.Tensor
@@ -202,12 +201,12 @@ class _Rows(NamedTuple):
         return list((self.values @ weights.project + self.ones * weights.project_bias).chunk(3, dim=1))
 
     def sums(self, layer: AttentionLayer) -> torch.Tensor:
-        """(., M), what g + o W_o + b_o is a sum of, where o is a sum of rows of v."""
+        """(., M), the rows of which g + o W_o + b_o is a sum, as o is a sum of rows of v."""
         w = layer.weights()
         return torch.cat([self.values, self.parts(w)[2] @ w.out, w.out_bias[None]])
 
     def behind(self, layer: AttentionLayer) -> "_Rows":
-        """Of what the layer gives: norm(g + o W_o + b_o)."""
+        """The rows of the layer's output, norm(g + o W_o + b_o)."""
         w = layer.weights()
         deviation = (self.values.var(1, correction=0).median() + layer.eps).rsqrt()
         inside = _centred(self.sums(layer)) * deviation * w.norm
@@ -218,7 +217,7 @@ class _Rows(NamedTuple):
 
 
 def _fewer_than(width: int) -> Callable[[int], int | None]:
-    """For so many dimensions how many columns are taken; None where that would save little of a width."""
+    """Gives the number of columns for so many dimensions; None if that would save little of the width."""
 
     def choose(dimensions: int) -> int | None:
         columns = -(-max(dimensions, 1) // LANES) * LANES
@@ -228,15 +227,15 @@ def _fewer_than(width: int) -> Callable[[int], int | None]:
 
 
 def _of_kernels(least: int) -> Callable[[int], int | None]:
-    """The same for what `attention_moments` has kernels for, of so many dimensions at least."""
+    """The same for the kernels of `attention_moments`, for at least so many dimensions."""
     return lambda dimensions: next((width for width in WIDTHS if max(dimensions, least) <= width), None)
 
 
 def _in_bases(
     weights: AttentionWeights, rows: _Rows, tolerance: float, choose: Callable[[int], int | None]
 ) -> AttentionWeights | None:
-    """The weights for coordinates in the spaces of q, k and v, in as many columns as `choose` says for the dimensions
-    of these; None where it says so, or where a number is not finite, of which answers shall tell."""
+    """The weights for coordinates in the spaces of q, k and v, with the number of columns that `choose` gives for their
+    dimensions; None if it gives None, or if a number is not finite, which the answers will show."""
     parts = rows.parts(weights)
     if not all(bool(part.isfinite().all()) for part in parts):
         return None
@@ -255,8 +254,8 @@ def _in_bases(
 
 
 def _principal(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the directions that have most of the rows of x (E, A): what the first 0, 1, ... A - 1 of them leave out of a
-    row at most, over the longest row; and the directions, the columns of (A, A)."""
+    """The most that the first 0, 1, ... A - 1 principal directions of the rows of x (E, A) leave out of a row, over the
+    longest row; and the directions, the columns of (A, A)."""
     basis = torch.linalg.svd(torch.linalg.qr(x, mode="r")[1])[2].T
     outside = (x @ basis).square().flip(1).cumsum(1).flip(1).amax(0).sqrt()
     return outside / outside[0].clamp(min=torch.finfo(x.dtype).tiny), basis
@@ -270,8 +269,8 @@ def _made_of_s(
     normalize: bool,
     tolerance: float,
 ) -> torch.Tensor | None:
-    """Coefficients of q, k and v as attention takes them, with length and factors; None where these bend so much that
-    their splines, or the slopes of these, are off by more than `tolerance` of the largest."""
+    """Coefficients of q, k and v as attention takes them, normalized and with factors; None if their splines, or the
+    slopes of these, are off by more than `tolerance` of the largest."""
     project, bias, factors = weights.project, weights.project_bias, weights.factors
     assert project is not None and bias is not None and factors is not None
 

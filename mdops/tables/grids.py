@@ -1,4 +1,4 @@
-"""Knots of all sums over neighbours that a model is made of."""
+"""Knots of all sums over neighbours in a model."""
 
 import copy
 import math
@@ -15,7 +15,7 @@ from mdops.models.standard import DescriptorFitting
 from mdops.ops.activation import is_smooth
 from mdops.tables.spline import SplineGrid, choose_grid, spline_error
 
-# Types whose pairs a grid is chosen by, of a model that knows more.
+# The most types whose pairs a grid is chosen for.
 _SAMPLED = 6
 
 NO_SUMS = "splines are for descriptors of sums over neighbours (se_e2_a, se_e2_r, DPA-1 without attention)"
@@ -25,10 +25,10 @@ class Sum(NamedTuple):
     """A descriptor of sums in a model.
 
     Attributes:
-        model: the standard model whose it is.
-        descriptor: itself.
-        names: the type there of each type of the whole, where a part has a type map of its own; None: the same.
-        absent: pairs of its types that the whole leaves out, beside those of `model`.
+        model: the standard model that has it.
+        descriptor: the descriptor.
+        names: the part's type for each type of the whole, if a part has its own type map; None: the same.
+        absent: pairs of its types that the whole excludes, in addition to those of `model`.
     """
 
     model: DescriptorFitting
@@ -38,17 +38,17 @@ class Sum(NamedTuple):
 
 
 def sums_of(model: AtomicModel) -> list[Sum]:
-    """All that a model has, in the order of its descriptors."""
+    """All sums of a model, in the order of its descriptors."""
     return _of_parts(model, lambda d: isinstance(d, MomentDescriptor) and d.is_sum)
 
 
 def inner_sums_of(model: AtomicModel) -> list[Sum]:
-    """The sums that other descriptors begin with."""
+    """The sums inside other descriptors."""
     return _of_parts(model, lambda d: isinstance(d, MomentDescriptor) and d.is_sum, inner=True)
 
 
 def _of_parts(model: AtomicModel, counts: Callable[[Descriptor], bool], inner: bool = False) -> list[Sum]:
-    """The descriptors that count, of those that are a model's own or of those that its own begin with."""
+    """The descriptors for which `counts` holds, of the model's own or, if `inner`, of those inside them."""
     if isinstance(model, Blend):
         found = []
         for i, part in enumerate(model.models):
@@ -66,20 +66,20 @@ def _of_parts(model: AtomicModel, counts: Callable[[Descriptor], bool], inner: b
 
 
 def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
-    """That of a model which has it alone."""
+    """The model's descriptor, if it is the only one and a sum."""
     d = model.descriptor if isinstance(model, DescriptorFitting) else None
     return d if isinstance(d, MomentDescriptor) and d.is_sum else None
 
 
 def attentions_of(model: AtomicModel) -> list[Sum]:
-    """The descriptors with layers of attention, or with sums of higher degrees, whose neighbours go the same way."""
+    """The descriptors with attention layers, or with sums of higher degrees, which use the same rows."""
     return _of_parts(model, lambda d: isinstance(d, MomentDescriptor) and d.goes_by_rows)
 
 
 def grids_of(
     sums: Sequence[Sum], r_min: float, tolerance: float, types: Sequence[int] | None = None
 ) -> tuple[tuple[SplineGrid | None, ...], str | None]:
-    """For each of them a grid, as `new_grids`; or None, and what is wrong."""
+    """For each of them a grid, as in `new_grids`, or None; and what is wrong."""
     found = [grid_of(one, r_min, tolerance, types) for one in sums]
     return tuple(grid for grid, _ in found), next((why for _, why in found if why is not None), None)
 
@@ -87,7 +87,7 @@ def grids_of(
 def grid_of(
     one: Sum, r_min: float, tolerance: float, types: Sequence[int] | None = None
 ) -> tuple[SplineGrid | None, str | None]:
-    """The same of one descriptor, for pairs of these types, by default `grid_types`."""
+    """The same for one descriptor, for pairs of these types, by default `grid_types`."""
     if not all(map(is_smooth, one.descriptor.activations)):
         return None, "the embedding nets have kinks"
     pairs = _pairs(one, _kinds(one, types))
@@ -102,8 +102,8 @@ def pair_masks(
     descriptor: MomentDescriptor | None = None,
     more: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`mask` and `zeroed` of a `SumTables` of all types; of the model's only descriptor by default. Pairs of `more` are
-    absent, too."""
+    """`mask` and `zeroed` of a `SumTables` of all types; by default for the model's only descriptor. Pairs of `more`
+    are absent, too."""
     d: MomentDescriptor = model.descriptor if descriptor is None else descriptor  # type: ignore[assignment]
     absent = model.absent_matrix if more is None else model.absent_matrix | more
     return d.excluded | absent, d.excluded & ~absent
@@ -113,8 +113,7 @@ def new_grids(
     model: AtomicModel, r_min: float, tolerance: float, types: Sequence[int] | None = None
 ) -> tuple[tuple[SplineGrid | None, ...], str | None, bool]:
     """A grid for each sum that keeps the tolerance down to r_min (A) for pairs of these types, by default `grid_types`;
-    why there is none for one of them, or for any; and whether that needs to be told: of nets that were expected to have
-    them."""
+    why one of them, or all, have none; and whether to warn of that: if the nets were expected to have grids."""
     sums = sums_of(model)
     if not sums:
         return (), NO_SUMS, False
@@ -127,20 +126,20 @@ def new_grids(
 def _grid_or_why(
     one: Sum, r_min: float, tolerance: float, types: Sequence[int] | None
 ) -> tuple[SplineGrid | None, str | None]:
-    """As `grid_of`, of a plain sum, too."""
+    """As `grid_of`, but also checks plain sums."""
     if has_value_before_knots(one):
         return None, "the means of s of excluded pairs are below 0, where splines have no knots"
     return grid_of(one, r_min, tolerance, types)
 
 
 def has_value_before_knots(one: Sum) -> bool:
-    """Whether a plain sum counts an excluded neighbour with its value at s < 0. No mean of data is there."""
+    """Whether a plain sum counts an excluded neighbour with its value at s < 0. Means of data are never below 0."""
     d = one.descriptor
     return d.plain and bool((pair_masks(one.model, d)[1].any(1) & (d.mean < 0)).any())
 
 
 def merge_grids(grids: Sequence[SplineGrid]) -> SplineGrid:
-    """What there is to say of several: the most intervals, the largest error and smallest distance."""
+    """One grid that describes several: the most intervals, the largest error and smallest distance."""
     return SplineGrid(
         max(grid.s_max for grid in grids),
         max(grid.intervals for grid in grids),
@@ -150,7 +149,7 @@ def merge_grids(grids: Sequence[SplineGrid]) -> SplineGrid:
 
 
 def grid_types(descriptor: MomentDescriptor) -> list[int]:
-    """The types by whose pairs a grid is chosen when none are told: all, or some of many that share nets."""
+    """The types for whose pairs a grid is chosen by default: all, or some of many that share nets."""
     n = descriptor.ntypes
     if not descriptor.mixed or n <= _SAMPLED:
         return list(range(n))
@@ -158,7 +157,7 @@ def grid_types(descriptor: MomentDescriptor) -> list[int]:
 
 
 def finer_grid(one: Sum, grid: SplineGrid, tolerance: float, types: Sequence[int]) -> SplineGrid:
-    """The grid, if it keeps the tolerance for pairs of these types of the whole, too, or one that does."""
+    """The grid, if it keeps the tolerance for pairs of these types of the whole, too; else one that does."""
     if grid_error(one, grid, types) <= tolerance:
         return grid
     kinds = _kinds(one, types)
@@ -176,7 +175,7 @@ def finer_grid(one: Sum, grid: SplineGrid, tolerance: float, types: Sequence[int
 
 
 def grid_error(one: Sum, grid: SplineGrid, types: Sequence[int] | None = None) -> float:
-    """The error of a sum's grid for the weights of now (`spline_error`); infinite where no grid can stand for it."""
+    """The error of a sum's grid with the current weights (`spline_error`); infinite if no grid can be used."""
     if has_value_before_knots(one):
         return math.inf
     kinds = _kinds(one, types)
@@ -185,7 +184,7 @@ def grid_error(one: Sum, grid: SplineGrid, types: Sequence[int] | None = None) -
 
 
 def _kinds(one: Sum, types: Sequence[int] | None) -> Sequence[int]:
-    """These types of the whole, or those that stand for all, as the sum has them."""
+    """These types of the whole as the sum's types; by default those that represent all."""
     if types is None:
         return grid_types(one.descriptor)
     return types if one.names is None else [one.names[t] for t in types]
@@ -196,7 +195,7 @@ def _double(descriptor: MomentDescriptor) -> MomentDescriptor:
 
 
 def _pairs(one: Sum, types: Sequence[int]) -> tuple[torch.Tensor | None, TypeChoice]:
-    """The mask of pairs, if there is any, and the types."""
+    """The mask of pairs, or None, and the types."""
     kinds = TypeChoice.of(types, one.model.out_bias.device)
     mask = pair_masks(one.model, one.descriptor)[0][kinds.index][:, kinds.index]
     # Of a plain sum, neighbours that are excluded count.

@@ -24,8 +24,8 @@ from mdops.tables.spline import (
 )
 
 _FIRST, _MOST = 32, 2048  # intervals
-_MOST_PIECES = 16  # functions: of more only those that go with harmonics have their polynomials
-# Of the tolerance, which is that of single pairs: atoms have many.
+_MOST_PIECES = 16  # functions; of more, only those summed with harmonics get polynomials
+# Share of the tolerance, which is for single pairs: atoms have many.
 _ROOM = {torch.float32: 0.25, torch.float64: 0.05}
 
 
@@ -34,9 +34,9 @@ class HarmonicTables(NamedTuple):
 
     Attributes:
         intervals: pieces; error: as of `spline_error`.
-        coefficients: (n, n B, channels), of each centre; rows: (n, channels, n B), transposed.
-        slopes: as `rows`, of the slopes (`knot_slopes`), 1/A; pieces: (n, n, intervals, 6, channels or C_1), the
-            polynomials of the intervals. Both are made before they are rounded.
+        coefficients: (n, n B, channels), for each centre; rows: (n, channels, n B), transposed.
+        slopes: as `rows`, for the slopes (`knot_slopes`), 1/A; pieces: (n, n, intervals, 6, channels or C_1), the
+            polynomials of the intervals. Both are computed before rounding.
         most: (2, channels), `largest_functions`.
     """
 
@@ -57,7 +57,7 @@ class HarmonicTables(NamedTuple):
 def harmonic_tables(
     descriptor: DPA4C, types: Sequence[int], tolerance: float, most_numbers: int
 ) -> HarmonicTables | None:
-    """For systems of these types; None where splines reach no such accuracy, or there would be more numbers."""
+    """For systems of these types; None if splines do not reach the tolerance or exceed `most_numbers`."""
     found = choose_intervals(descriptor, types, _ROOM[descriptor.mean.dtype] * tolerance)
     numbers = len(types) ** 2 * descriptor.options.channels
     if found is None or numbers * padded_basis(found[0]) > most_numbers:
@@ -70,7 +70,7 @@ def harmonic_tables(
     width = descriptor.options.channels
     known = width if width <= _MOST_PIECES else descriptor.invariants.channels[1]
     parts: list[tuple[torch.Tensor, ...]] = []
-    for center in types:  # one after the other: of many types all would fill the memory
+    for center in types:  # one after the other: many types at once would fill the memory
         values = functions(exact, points, torch.tensor([center]), kinds)[0]
         rows = F.pad(matrix.solve(values), (0, 0, 0, beside)).mT  # (n, channels, B)
         steep = knot_slopes(rows, descriptor.cutoff, intervals)
@@ -86,14 +86,14 @@ def harmonic_tables(
 def functions(
     descriptor: DPA4C, r: torch.Tensor, centers: torch.Tensor, neighbors: torch.Tensor
 ) -> torch.Tensor:
-    """F (a, b, P, channels) at r (P,) in A; times chi, and its square, they are what sums are of."""
+    """F (a, b, P, channels) at r (P,) in A; sums are over F times chi, and times its square."""
     return descriptor.amplitudes(r.clamp(min=1e-6 * descriptor.cutoff), centers, neighbors)
 
 
 @torch.no_grad()
 def spline_error(descriptor: DPA4C, types: Sequence[int], intervals: int, looks: int | None = None) -> float:
-    """The largest error of splines in the slope of chi F, over the largest slope there is, beyond 0.5 A; in all
-    intervals, or in so many (`glanced_at`). `descriptor` is in float64."""
+    """The largest error of splines in the slope of chi F, over the largest slope, beyond 0.5 A; in all intervals, or
+    in so many (`glanced_at`). `descriptor` is in float64."""
     cutoff, kinds = descriptor.cutoff, torch.tensor(types)
     points, matrix = collocation(intervals)
     step = cutoff / intervals
@@ -113,13 +113,13 @@ def spline_error(descriptor: DPA4C, types: Sequence[int], intervals: int, looks:
         error, whole = (
             value_and_slope(chi[..., None] * f, r)[1] for f in (splines_beside(table, some) - exact, exact)
         )
-        # Which keep a NaN.
+        # These keep a NaN.
         off, size = torch.maximum(off, error.abs().max()), torch.maximum(size, whole.abs().max())
     return float(off / size)
 
 
 def choose_intervals(descriptor: DPA4C, types: Sequence[int], tolerance: float) -> tuple[int, float] | None:
-    """`fewest_intervals` of these types, or of some of many, and their error; None where none keep the tolerance."""
+    """`fewest_intervals` of these types, or of some of many, and their error; None if none keep the tolerance."""
     exact, kinds = descriptor.double_copy(), sampled(types)
     found = fewest_intervals(
         lambda intervals: spline_error(exact, kinds, intervals, GLANCED_AT),

@@ -15,7 +15,7 @@ from mdops.ops.moment_invariants import Polynomial, Terms, term_gradients
 
 
 class InvariantTerms(NamedTuple):
-    """Arguments of the op: its features are those that a descriptor gives, after statistics."""
+    """Arguments of the op: its features are those of the descriptor, after statistics."""
 
     behind: torch.Tensor
     forth: Terms
@@ -26,7 +26,7 @@ class InvariantTerms(NamedTuple):
 
 @torch.no_grad()
 def invariant_terms(descriptor: DPA4C) -> InvariantTerms:
-    """For sums (N, (lmax + 1)^2, C_1), of which the first component is left out of account."""
+    """For sums (N, (lmax + 1)^2, C_1), whose first component is not used."""
     d, made_of = descriptor.double_copy(), descriptor.invariants
     width, lmax, channels = d.options.channels, made_of.lmax, made_of.channels
     components = (lmax + 1) ** 2 * channels[1]
@@ -59,7 +59,7 @@ def invariant_terms(descriptor: DPA4C) -> InvariantTerms:
     made: list[Polynomial] = []
 
     def products(terms: Iterable[tuple[tuple[int, ...], float]]) -> int:
-        """The number of what is made of these."""
+        """The index of the product with these terms."""
         made.append(_collected(terms))
         return raw + len(mixtures) + len(made) - 1
 
@@ -68,7 +68,7 @@ def invariant_terms(descriptor: DPA4C) -> InvariantTerms:
         for a, b in itertools.combinations_with_replacement(range(channels[degree]), 2):
             factor = 1.0 if a == b else math.sqrt(2)
             outputs.append(_collected(((line[a], line[b]), factor) for line in y[degree]))
-    # T_b v_a, by [b][a][line]: it goes into squares, and into the triples of two vectors and a tensor.
+    # T_b v_a, by [b][a][row]: for squares, and for triples of two vectors and a tensor.
     tensors = tensor_basis().reshape(5, 3, 3)
     turned = [
         [
@@ -86,10 +86,10 @@ def invariant_terms(descriptor: DPA4C) -> InvariantTerms:
     for triple in made_of.triples:
         ranks = [len(z[degree][0]) for degree in triple]
         independent, scales = independent_products(triple, made_of.ranks)
-        partial: dict[tuple[int, int], list[int]] = {}  # the sums over two of three, by their channels
+        partial: dict[tuple[int, int], list[int]] = {}  # the sums over two of three, by channels
         for place, scale in zip(independent.tolist(), scales.tolist(), strict=True):
             a, b, c = map(int, np.unravel_index(place, ranks))
-            if triple == (1, 1, 2):  # v_a T_c v_b but for a factor
+            if triple == (1, 1, 2):  # v_a T_c v_b times a factor
                 own, factor = turned[c][b], -1 / math.sqrt(5)
             elif triple[0] == 1:  # vectors are many
                 if (b, c) not in partial:
@@ -129,7 +129,7 @@ def invariant_terms(descriptor: DPA4C) -> InvariantTerms:
 
 
 def _places(values: np.ndarray) -> list[tuple[int, ...]]:
-    """Of those that are not zero."""
+    """The indices of the values that are not zero."""
     return [tuple(map(int, index)) for index in np.argwhere(values)]
 
 

@@ -1,4 +1,4 @@
-"""Splines of what edges have in all layers, where that follows from their length alone: few functions stand for all."""
+"""Splines of the edges' features in all layers, if these depend on length alone: few functions represent all."""
 
 import math
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from mdops.tables.spline import (
 )
 
 _FIRST, _MOST = 32, 1024  # intervals
-_SAMPLED = 128  # intervals by whose places functions are chosen
-_VECTOR = 64  # bytes; kernels take functions in whole vectors
-# Of the tolerance, which is that of forces: far less than layers round by in float32.
+_SAMPLED = 128  # intervals at whose points functions are chosen
+_VECTOR = 64  # bytes; kernels read functions in whole vectors
+# Share of the tolerance, which is for forces: far less than the rounding of layers in float32.
 _ROOM = {torch.float32: 0.05, torch.float64: 1e-3}
 
 
@@ -28,8 +28,8 @@ _ROOM = {torch.float32: 0.05, torch.float64: 1e-3}
 def length_basis(
     descriptor: EdgesByLength, r_min: float, tolerance: float, types: Sequence[int] | None = None
 ) -> LengthBasis | None:
-    """For systems of these types, by default all, whose atoms are r_min (A) apart or more; None where edges do not go
-    by their lengths alone, or no fewer functions than an edge has numbers are within the tolerance."""
+    """For systems of these types, by default all, with atoms at least r_min (A) apart; None if edges do not depend on
+    their lengths alone, or if the tolerance needs as many functions as an edge has features."""
     if not descriptor.edges_go_by_length:
         return None
     like, tolerance = descriptor.mean, tolerance * _ROOM[descriptor.mean.dtype]
@@ -39,7 +39,7 @@ def length_basis(
         return None
 
     def both(x: torch.Tensor) -> torch.Tensor:
-        """The numbers of all layers between x (P, 2), and their slopes: (2, P, all)."""
+        """The features of all layers between x (P, 2), and their slopes: (2, P, all)."""
         y = torch.cat(descriptor.edge_functions(x.reshape(-1, 1)), 1)
         return torch.stack(value_and_slope(y.unflatten(0, (-1, 2)), x))
 

@@ -1,4 +1,4 @@
-"""Splines of what DPA-4 makes of the lengths of edges and of the types at their ends."""
+"""Splines of DPA-4's functions of the length of an edge and the types at its ends."""
 
 import copy
 import math
@@ -24,16 +24,16 @@ from mdops.tables.spline import (
 )
 
 _FIRST, _MOST = 64, 2048  # intervals
-# Of the tolerance, which is that of forces: layers may make errors larger.
+# Share of the tolerance, which is for forces: layers may make errors larger.
 _ROOM = {torch.float32: 0.25, torch.float64: 0.01}
-# A: nearer than the second lengths go to the first, where functions are finite. No edge of a simulation is so short.
+# A: lengths below the second approach the first, where functions are finite. No simulation has so short edges.
 _NEAREST = 0.15, 0.35
 
 
 def radial_splines(
     descriptor: DPA4, types: Sequence[int], tolerance: float, most_numbers: int
 ) -> RadialSplines | None:
-    """For systems of these types; None where splines reach no such accuracy, or there would be more numbers."""
+    """For systems of these types; None if splines do not reach the tolerance or exceed `most_numbers`."""
     like = descriptor.type_embedding.adam_type_embedding
     exact = copy.deepcopy(descriptor).to("cpu", torch.float64)
     most_points = most_numbers // (len(types) ** 2 * sum(_widths(exact, types)))
@@ -61,14 +61,14 @@ def _functions(descriptor: DPA4, r: torch.Tensor, types: Sequence[int]) -> dict[
 
 
 def _widths(descriptor: DPA4, types: Sequence[int]) -> list[int]:
-    """How many functions each name has."""
+    """The number of functions of each name."""
     found = _functions(descriptor, torch.full((1,), DEFAULT_R_MIN, dtype=torch.float64), types[:1])
     return [one.shape[-1] for one in found.values()]
 
 
 def spline_error(descriptor: DPA4, types: Sequence[int], intervals: int, looks: int | None = None) -> float:
-    """The largest error of splines beyond 0.5 A, in the values and in the slopes of each name's functions over the
-    largest that these have; in all intervals, or in so many (`glanced_at`). `descriptor` is in float64."""
+    """The largest error of splines beyond 0.5 A, in the values and in the slopes of each name's functions, over the
+    largest of these; in all intervals, or in so many (`glanced_at`). `descriptor` is in float64."""
     points, matrix = collocation(intervals)
     step = descriptor.options.rcut / intervals
     first = math.ceil(DEFAULT_R_MIN / step)
@@ -78,7 +78,7 @@ def spline_error(descriptor: DPA4, types: Sequence[int], intervals: int, looks: 
         return torch.cat(list(_functions(descriptor, r, types).values()), -1)
 
     def largest(x: torch.Tensor) -> torch.Tensor:
-        """Of each name."""
+        """The largest of each name."""
         return torch.stack([part.abs().max() for part in x.split(widths, -1)])
 
     table = matrix.solve(function(points * step))[..., first:, :]
@@ -97,7 +97,7 @@ def spline_error(descriptor: DPA4, types: Sequence[int], intervals: int, looks: 
 
 
 def choose_intervals(descriptor: DPA4, types: Sequence[int], tolerance: float) -> tuple[int, float] | None:
-    """`fewest_intervals` of these types, or of some of many, and their error; None where none keep the tolerance."""
+    """`fewest_intervals` of these types, or of some of many, and their error; None if none keep the tolerance."""
     kinds = sampled(types)
     found = fewest_intervals(
         lambda intervals: spline_error(descriptor, kinds, intervals, GLANCED_AT),

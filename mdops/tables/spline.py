@@ -13,38 +13,38 @@ from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.nn.bsplines import Collocation
 
 DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
-# Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
-# would lose more by rounding, which grows with their number, than it gains.
+# Bounds of `spline_error`. The relative error of forces on atoms is then a tenth of it: with more knots float32 would
+# lose more by rounding, which grows with their number, than it gains.
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-8}
-_BEFORE_LAYERS = 0.1  # of a tolerance, in front of layers, which may make errors larger
+_BEFORE_LAYERS = 0.1  # share of a tolerance before layers, which may make errors larger
 Functions = Callable[[torch.Tensor], torch.Tensor]  # (n, F, P, M) of s (P,) in 1/A
 _FIRST_INTERVALS = 32
-_SAMPLED = 4  # types by whose pairs `fewest_intervals` chooses, of more
-_SKETCH = 256  # intervals of the splines that tell which types ask for the most knots
-GRADING = 1e-6  # 1/A, where uniform knots do not do: trained nets vary within this of s = 0, the cutoff
-# Under a tolerance like that of float32, which would lose more by rounding than more intervals gain; and under others.
+_SAMPLED = 4  # most types for whose pairs `fewest_intervals` chooses
+_SKETCH = 256  # intervals of the splines that show which types need the most knots
+GRADING = 1e-6  # 1/A, if uniform knots do not suffice: trained nets vary within this of s = 0, the cutoff
+# For a tolerance like that of float32, which would lose more by rounding than it gains; and for finer ones.
 _MOST_INTERVALS, _MOST_FINE_INTERVALS, _FINE = 4096, 8192, 1e-6
 _FAR_POINTS = 128
-_DISTANCES = 2**14  # by which a distance is found
-# Of an interval, where errors and sizes are looked at; and on either side of these, how far: slopes are differences of
-# what is there. An error swings once in an interval, so that they are 0.6% less than its slopes.
+_DISTANCES = 2**14  # in the table for finding a distance
+# The places in an interval where errors and sizes are checked, and the distance to points on either side: slopes are
+# differences of their values. An error oscillates once in an interval, so these are 0.6% less than its slopes.
 _BETWEEN, _ASIDE = (0.125, 0.375, 0.625, 0.875), 1 / 32
-# Of more intervals than these, every other one or fewer are looked at, and of the worst pair of types those where
-# splines bend most. What a spline cannot follow in one interval makes it swing beside, by 0.43 of that in each next
-# one: it does not go unseen.
+# Of more intervals, every other one or fewer are checked, and for the worst pair of types those where splines bend
+# most. An error in one interval makes the spline oscillate in the next ones, each time by a factor of 0.43: it is not
+# missed.
 _LOOKED_AT = 1024
-# Of the tolerance, of more intervals than these: so many are needed where nets bend at many distances.
+# Share of the tolerance for more intervals: they are needed if nets bend at many distances.
 _ROOM = 0.9
-# While the number of intervals is searched; the one that is found is looked at in full. A half of these is spread over
-# all, and the others are those where the splines bend most.
+# Intervals to check while their number is searched; the result is checked in full. Half of them are spread over all,
+# the others are those where the splines bend most.
 GLANCED_AT = 64
-# The power with which the error of a pair falls with the number of intervals. From _FROM on it is what two trials show,
-# of _LEAST or more.
+# The power with which the error of a pair falls with the number of intervals. From _FROM on it is taken from two
+# trials, if _LEAST or more.
 _ORDER, _FROM, _LEAST = 6.0, 512, 3.0
-# Intervals are multiples of the first number. The second is how many times as many are tried at most, and if about the
-# third number could be spared, fewer are tried.
+# Intervals are multiples of the first number and grow at most by the second as a factor; if about the third number
+# could be saved, fewer are tried.
 _STEP, _GROWTH, _SPARE = 8, 4.0, 48
-# Numbers of the nets' answers, and points of all of them. Memory that is new takes longer than the nets.
+# Numbers of the nets' outputs, and points, per run. New memory takes longer than the nets.
 _MOST_AT_ONCE, _POINTS_AT_ONCE = 2**18, 128
 
 
@@ -53,11 +53,11 @@ class SplineGrid:
     """Knots on [0, s_max], s in 1/A: uniform, or graded towards s = 0.
 
     Attributes:
-        s_max: the last knot, the s of the smallest distance that the spline was made for.
+        s_max: the last knot, the s of the smallest distance.
         intervals: pieces; there are intervals + 5 basis functions.
-        r_min: that distance, A. Closer pairs go on along the spline's tangent.
+        r_min: that distance, A. Closer pairs follow the spline's tangent.
         error: the largest relative error in the force of a pair (`spline_error`).
-        grading: 0 where knots are uniform in s; else they are in sqrt(s + grading), 1/A.
+        grading: 0 if knots are uniform in s; else they are uniform in sqrt(s + grading), 1/A.
     """
 
     s_max: float
@@ -68,14 +68,14 @@ class SplineGrid:
 
     @property
     def _step(self) -> float:
-        """Between knots, in s or in sqrt(s + grading)."""
+        """The step between knots, in s or in sqrt(s + grading)."""
         range_ = (
             math.sqrt(self.s_max + self.grading) - math.sqrt(self.grading) if self.grading else self.s_max
         )
         return range_ / self.intervals
 
     def places(self, s: torch.Tensor) -> torch.Tensor:
-        """x of s (P,), the number of knots below it and where it is between them: 0 to `intervals`."""
+        """x of s (P,), the index of the knot below it plus its place in the interval: 0 to `intervals`."""
         if not self.grading:
             return s / self._step
         return s / ((s.clamp(min=0) + self.grading).sqrt() + math.sqrt(self.grading)) / self._step
@@ -93,7 +93,7 @@ class SplineGrid:
 
 
 def before_layers(tolerance: float, dtype: torch.dtype) -> float:
-    """The bound of splines in front of layers, where others have this one; not below what float32 can use."""
+    """The tolerance of splines before layers, if this is that of others; not below what float32 can use."""
     least = TOLERANCE[dtype] if dtype == torch.float32 else 0.0
     return min(tolerance, max(_BEFORE_LAYERS * tolerance, least))
 
@@ -117,9 +117,9 @@ def basis_matrix(x: torch.Tensor, intervals: int, derivative: int = 0) -> torch.
 
 @lru_cache(maxsize=8)
 def collocation(intervals: int) -> tuple[torch.Tensor, Collocation]:
-    """Points x (B,) in [0, intervals], and what takes values there to coefficients.
+    """Points x (B,) in [0, intervals], and the solver from values there to coefficients.
 
-    The points are the knots, and two more at each end between the first and between the last ones.
+    The points are the knots, and two more in the first and in the last interval each.
     """
     x = torch.arange(intervals + 1, dtype=torch.float64)
     quarter = torch.tensor([0.25, 0.5], dtype=torch.float64)
@@ -132,10 +132,10 @@ def collocation(intervals: int) -> tuple[torch.Tensor, Collocation]:
 def collocation_on(
     intervals: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The points of `collocation` and the inverse P (B, B) of the basis there, C = P G(x), as a model has them; kept,
-    for no step of a training to wait for a copy.
+    """The points of `collocation` and the inverse P (B, B) of the basis there, C = P G(x), on this device; cached, so
+    that no training step waits for a copy.
 
-    Whoever captures a CUDA graph with it has to hold it as long: other grids take its place here."""
+    Who captures a CUDA graph with it must hold it as long: other grids replace it in the cache."""
     x, matrix = collocation(intervals)
     return x.to(device), matrix.solve(torch.eye(len(x), dtype=torch.float64)).to(device, dtype)
 
@@ -150,8 +150,8 @@ def embed(
     mask: torch.Tensor | None = None,
     types: TypeChoice | None = None,
 ) -> torch.Tensor:
-    """(n, F, P, M): the `functions` of these types, (n,) or all, at s (P,) in 1/A; zero for the pairs of types that
-    `mask` (n, n) leaves out."""
+    """(n, F, P, M): the `functions` of these types, (n,) or all, at s (P,) in 1/A; zero for the pairs of types in
+    `mask` (n, n)."""
     kinds = all_types(descriptor) if types is None else types
     values = descriptor.functions(s.to(descriptor.mean), kinds)
     if mask is None:
@@ -167,8 +167,8 @@ def coefficients(
     smoothing: float = 0.0,
     types: TypeChoice | None = None,
 ) -> torch.Tensor:
-    """C (n, F, B, M) of every function; arguments as of `embed`; differentiable in the nets' weights, whose gradients
-    get those of the nets' bending, too, with the weight `smoothing`."""
+    """C (n, F, B, M) of every function; arguments as of `embed`; differentiable in the nets' weights, with the gradient
+    of the nets' bending added, times `smoothing`."""
     table = interpolate(lambda s: embed(descriptor, s, mask, types), grid, descriptor.mean)
     if smoothing and table.requires_grad:
         weights = bending_weights(descriptor, grid.s_max / grid.intervals, types, table.shape[1])
@@ -193,13 +193,13 @@ def bending_weights(
     types: TypeChoice | None = None,
     functions: int | None = None,
 ) -> torch.Tensor:
-    """(n, 1, 1, 1): what the squared second differences of C are multiplied with for their sum to be the bending
+    """(n, 1, 1, 1): the weights with which the squared second differences of C sum to the bending
 
         mean over all functions and k of the integral of (d^2 G_k / dx^2)^2 over x = (s - m)/d0,
 
-    x being the nets' input and the integral one over the knots' range. In units of x knots are h = step/d0 apart;
-    second differences over h^2 are d^2G/dx^2 as a cubic spline: the weights are h / h^4 over the number of functions,
-    of which each centre has so many (by default one a type).
+    where x is the nets' input and the integral is over the knots' range. In units of x knots are h = step/d0 apart;
+    second differences over h^2 are d^2G/dx^2 as a cubic spline: the weights are h / h^4 over the number of functions.
+    Each centre has `functions` of them (by default one a type).
     """
     std = descriptor.std[:, 0] if types is None else descriptor.std[types.index, 0]
     count = len(std) * (functions or len(std)) * descriptor.channels
@@ -213,8 +213,8 @@ def bending_gradient(table: torch.Tensor, weights: torch.Tensor) -> torch.Tensor
 
 
 class _Bent(torch.autograd.Function):
-    """Coefficients as they are; backwards, the gradient of sum(weights * (second differences)^2) is added. So a
-    training bends the nets less at the cost of a few operations on a small table, and its loss stays its loss."""
+    """Returns the coefficients unchanged; the backward pass adds the gradient of sum(weights * (second differences)^2).
+    So training bends the nets less for a few operations on a small table, and the loss is not changed."""
 
     @staticmethod
     def forward(ctx: Any, table: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -228,8 +228,7 @@ class _Bent(torch.autograd.Function):
 
 
 def beside(intervals: torch.Tensor) -> torch.Tensor:
-    """x (P, 2): in each of these intervals (I,) the two places beside each of those where errors are looked at, P being
-    4 I."""
+    """x (P, 2), P = 4 I: for these intervals (I,), the two points beside each place where errors are checked."""
     where = torch.tensor([[at - _ASIDE, at + _ASIDE] for at in _BETWEEN], dtype=torch.float64)
     return (intervals[:, None, None] + where.to(intervals.device)).flatten(0, 1)
 
@@ -243,25 +242,25 @@ def splines_beside(table: torch.Tensor, intervals: torch.Tensor) -> torch.Tensor
 
 @lru_cache
 def _weights_beside() -> torch.Tensor:
-    """(8, 6): of the six B-splines that are not zero on an interval, at its places."""
+    """(8, 6): the six B-splines that are not zero on an interval, at its points."""
     return basis_matrix(beside(torch.zeros(1, dtype=torch.float64)).flatten(), 1)
 
 
 def value_and_slope(y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Between two places x (P, 2), of what is y (..., P, 2, M) there."""
+    """The value and slope between two points x (P, 2), from y (..., P, 2, M) there."""
     low, high = y.unbind(-2)
     return 0.5 * (low + high), (high - low) / (x[:, 1:] - x[:, :1])
 
 
 def bends(table: torch.Tensor) -> torch.Tensor:
-    """(..., I, M): how far the fifth derivative of splines with these coefficients (..., B, M) jumps at an end of each
-    interval: what they leave out of functions, but for a factor."""
+    """(..., I, M): the jumps of the fifth derivative of splines with these coefficients (..., B, M) at the ends of each
+    interval: proportional to their error."""
     jumps = torch.nn.functional.pad(table.diff(n=6, dim=-2).abs(), (0, 0, 1, 1))
     return torch.maximum(jumps[..., 1:, :], jumps[..., :-1, :])
 
 
 def glanced_at(rank: torch.Tensor, looks: int) -> torch.Tensor:
-    """(I,) int64, rising: of intervals with these ranks so many or fewer, a half of them of the highest."""
+    """(I,) int64, rising: at most `looks` of the intervals with these ranks, half of them the highest."""
     if len(rank) <= looks:
         return torch.arange(len(rank), device=rank.device)
     spread = torch.arange(0, len(rank), -(-2 * len(rank) // looks), device=rank.device)
@@ -275,13 +274,13 @@ def fewest_intervals(
     order: float,
     tolerance: float,
 ) -> tuple[int, float]:
-    """How few intervals keep the tolerance, and their error; the most that are tried, if none do, and fewer where an
-    error is not finite.
+    """The fewest intervals that keep the tolerance, and their error; if none do, the most that are tried, or fewer if
+    an error is not finite.
 
     Args:
-        glance: about the error of so many intervals, to search by; it falls with the power `order` of their number, or
-            faster while these are few.
-        look: the error itself, to decide by.
+        glance: the approximate error of so many intervals, for the search; it falls with the power `order` of their
+            number, or faster for few.
+        look: the exact error, for the decision.
         tried: from the first number to the most; in between multiples of the step.
     """
     most, step, power = tried[-1], tried.step, order
@@ -304,7 +303,7 @@ def fewest_intervals(
             below = intervals, error
         if above[0] > most:
             intervals = more(error)
-        # More than needed, where the first errors fell fast.
+        # More than needed, if the first errors fell fast.
         elif 0 < above[1] < tolerance and 0 < below[0] < (fewer := between()) <= above[0] - _SPARE:
             intervals = fewer
         else:
@@ -318,12 +317,12 @@ def fewest_intervals(
 
 
 def _power(few: tuple[int, float], many: tuple[int, float]) -> float:
-    """With which errors fall, as two of them show."""
+    """The power with which errors fall, from two of them."""
     return math.log(few[1] / many[1]) / math.log(many[0] / few[0])
 
 
 def sampled(types: Sequence[int]) -> list[int]:
-    """These, or some of many."""
+    """These types, or some of many."""
     kinds = list(types)
     if len(kinds) > _SAMPLED:
         kinds = [kinds[round(k * (len(kinds) - 1) / (_SAMPLED - 1))] for k in range(_SAMPLED)]
@@ -331,17 +330,17 @@ def sampled(types: Sequence[int]) -> list[int]:
 
 
 def looked_at(intervals: int, device: torch.device) -> torch.Tensor:
-    """(I,) int64: the intervals where errors are looked at, all or every other one and so on."""
+    """(I,) int64: the intervals where errors are checked: all, every other one and so on."""
     return torch.arange(0, intervals, -(-intervals // _LOOKED_AT), device=device)
 
 
 def in_cache(intervals: torch.Tensor, table: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Intervals in runs whose numbers a processor's cache may hold, of splines with these coefficients (..., B, M)."""
+    """Intervals in runs that fit into a processor's cache, for splines with these coefficients (..., B, M)."""
     return intervals.split(max(_MOST_AT_ONCE // (2 * len(_BETWEEN) * table[..., 0, :].numel()), 1))
 
 
 def _fall(descriptor: MomentDescriptor, s: torch.Tensor) -> torch.Tensor:
-    """-ds/dr where s (P,) > 0 in 1/A is reached; s = w(r)/(r + p) falls all the way to the cutoff."""
+    """-ds/dr at s (P,) > 0 in 1/A; s = w(r)/(r + p) falls all the way to the cutoff."""
     r = torch.linspace(1.0, 0.0, _DISTANCES + 1, dtype=s.dtype, device=s.device)[:-1] * descriptor.cutoff
     known, slopes = _s(descriptor, r)
     far = torch.searchsorted(known, s.contiguous()).clamp(1, _DISTANCES - 1) - 1
@@ -358,7 +357,7 @@ def _s(descriptor: MomentDescriptor, r: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def _switch(descriptor: MomentDescriptor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How far r is between the switch's ends, 0 to 1, and the switch w, as in `source/op/env_mat/env_mat.h`."""
+    """The place of r between the switch's ends, 0 to 1, and the switch w, as in `source/op/env_mat/env_mat.h`."""
     u = ((r - descriptor.cutoff_smooth) / (descriptor.cutoff - descriptor.cutoff_smooth)).clamp(0, 1)
     return u, u**3 * (u * (15 - 6 * u) - 10) + 1
 
@@ -371,12 +370,12 @@ def _pair_forces(
     values: torch.Tensor,
     plain: bool,
 ) -> torch.Tensor:
-    """(n, F, P): the largest derivative by a neighbour's position of what it adds to T, over all k.
+    """(n, F, P): the largest derivative of a neighbour's term in T by its position, over all k.
 
-    That is R_a G_k(s). R_0 = (s - m)/d0 and the others, s/d1 along the pair, change with r by -`fall` = ds/dr
-    each; across the pair these turn, by s/(r d1), for which s^2/d1 stands (they are equal before the switch). In a
-    `plain` sum there is G_k alone. Takes s (P, 2), fall between the two (P,), and G there, `values` (n, F, P, 2, M): G
-    + s G' and its like are on the line through the two.
+    The term is R_a G_k(s). R_0 = (s - m)/d0 and the others, s/d1 along the pair, change with r by -`fall` = ds/dr
+    each. Across the pair these rotate, by s/(r d1), replaced by s^2/d1 here (equal before the switch). A `plain` sum
+    has G_k alone. Takes s (P, 2), fall between the two (P,), and G there, `values` (n, F, P, 2, M): G + s G' and the
+    like are on the line through the two.
     """
     low, high = values.unbind(-2)
     width = s[:, 1] - s[:, 0]
@@ -403,13 +402,12 @@ def spline_error(
     types: TypeChoice | None = None,
     looks: int | None = None,
 ) -> float:
-    """The largest relative error in the forces that single pairs make (`_pair_forces`), but those that `mask` leaves
-    out; of these types alone, (n,), with a mask (n, n) of theirs, or of all; in so many intervals (`glanced_at`), or as
-    `looked_at` says.
+    """The largest relative error in the forces of single pairs (`_pair_forces`), except those in `mask`; for these
+    types, (n,), with their mask (n, n), or for all; in so many intervals (`glanced_at`), or in those of `looked_at`.
 
     An error at some distance is relative to the largest such force at that distance or farther out. Beyond half of the
-    cutoff all are relative to the largest there: towards the cutoff forces go to zero, and so do their errors,
-    whatever the nets do. Where the functions go through layers of attention, what counts are they alone, too.
+    cutoff all are relative to the largest there: towards the cutoff forces go to zero, and so do their errors, for any
+    nets. Before attention layers, errors of the functions alone count, too.
     """
     return float(_errors(descriptor, grid, mask, types or all_types(descriptor), looks).max())
 
@@ -421,7 +419,7 @@ def _errors(
     types: TypeChoice,
     looks: int | None = None,
 ) -> torch.Tensor:
-    """(n, F): the same of each function."""
+    """(n, F): the same for each function."""
     forms, device = _forms(descriptor), descriptor.mean.device
 
     def function(s: torch.Tensor) -> torch.Tensor:
@@ -464,22 +462,22 @@ def _errors(
 
 
 def _forms(descriptor: MomentDescriptor) -> list[bool]:
-    """The values of `plain` by which errors count."""
+    """The values of `plain` for which errors count."""
     return [descriptor.plain] if descriptor.is_sum else [False, True]
 
 
 def _ranks(
     descriptor: MomentDescriptor, grid: SplineGrid, types: TypeChoice, table: torch.Tensor
 ) -> torch.Tensor:
-    """(n, F, I): about what errors are in each interval but for a factor, from the splines alone: their `bends`, in the
-    place of what they leave out of slopes."""
+    """(n, F, I): about the error in each interval up to a factor, from the splines alone: their `bends` in place of the
+    slopes' errors."""
     x = torch.arange(grid.intervals, dtype=torch.float64, device=table.device)
     s = grid.at(torch.stack([x, x + 1], 1))
     fall = _fall(descriptor, s.mean(1))
     near = s[:, 0] <= _s(descriptor, s.new_tensor([0.5 * descriptor.cutoff]))[0]
     bent = bends(table)
     slopes = torch.stack([-0.5 * bent, 0.5 * bent], -2)
-    # Coefficients are about what functions are at knots.
+    # Coefficients are about the functions' values at knots.
     values = torch.stack([table[..., 2:-3, :], table[..., 3:-2, :]], -2)
     found = []
     for plain in _forms(descriptor):
@@ -499,8 +497,8 @@ def choose_grid(
     intervals: int = _FIRST_INTERVALS,
     grading: float = 0.0,
 ) -> SplineGrid:
-    """A grid whose error down to the distance r_min (A) is within `tolerance`, of so many intervals or more; graded
-    where uniform knots do not do, or `grading` asks for it.
+    """A grid with an error within `tolerance` down to the distance r_min (A), of at least so many intervals; graded if
+    uniform knots do not suffice, or with `grading`.
 
     Activations with kinks (relu) never reach the tolerance; `error` then is the least that was reached.
     """
@@ -524,7 +522,7 @@ def _search(
     first: int,
     grading: float,
 ) -> SplineGrid:
-    """By the pair of types that asks for the most knots, at a few places; what is found is looked at in full."""
+    """Searches with the pair of types that needs the most knots, at a few places; checks the result in full."""
     most = _MOST_INTERVALS if tolerance > _FINE else _MOST_FINE_INTERVALS
     every = all_types(descriptor) if types is None else types
     few, of_few = every, mask
@@ -559,7 +557,7 @@ def _search(
 def _worst(
     found: torch.Tensor, mask: torch.Tensor | None, types: TypeChoice
 ) -> tuple[TypeChoice, torch.Tensor | None]:
-    """The types of the function for which most is found, (n, F), and the mask of their pairs."""
+    """The types of the function with the largest number in (n, F), and the mask of their pairs."""
     center, function = divmod(int(found.argmax()), found.shape[1])
     # With a gate a function of the centre's type alone comes first.
     neighbor = function - (found.shape[1] - len(types.numbers))

@@ -1,4 +1,4 @@
-"""A standard model's sums by splines and its fitting nets, as ops of whole steps take them."""
+"""A standard model's sums by splines and its fitting nets, as arguments of the ops of whole steps."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class LayerTensors(NamedTuple):
         return LayerTensors(*(None if x is None else x.to(dtype).contiguous() for x in self))  # type: ignore[arg-type]
 
     def filled_in(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """With what does nothing in the place of what is absent."""
+        """The same, with zeros for an absent bias and ones for an absent timestep."""
         weight, bias, timestep = self
         width = weight.shape[1]
         return (
@@ -50,7 +50,7 @@ class SplineModel:
         model, fitting; spec: of the whole descriptor.
         kinds: the model's types that count here, n of them; has_all: whether these are all.
         shares_net: whether one fitting net, with one scale, serves all of these types.
-        members: of each part of the descriptor how it is evaluated: a `SumTables`, or the part itself; sums, others:
+        members: for each part of the descriptor how it is evaluated: a `SumTables`, or the part itself; sums, others:
             these and those.
         one_hot_types: whether the first layer of the one net has an input for each type, which is 1 for its own.
     """
@@ -61,7 +61,7 @@ class SplineModel:
         types: Sequence[int] | None = None,
         grids: Sequence[SplineGrid | None] | None = None,
     ) -> None:
-        """Takes the types, or None for all, and a grid for each of the sums, by default the potential's; None for one
+        """Takes the types, or None for all, and a grid for each sum, by default the potential's; None for one
         whose nets run themselves."""
         model: Any = potential.model
         given = potential.grids if grids is None else grids
@@ -85,7 +85,7 @@ class SplineModel:
         self.one_hot_types = self.shares_net and len(kinds.numbers) > 1 and has_constants
 
     def occupied_slots(self, within: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """What `NeighborReport.within` is of the sums, from the neighbours (N, sums, n) of each type."""
+        """`NeighborReport.within` of the sums, from the neighbours (N, sums, n) of each type."""
         if all(part.descriptor.mixed for part in self.sums):
             totals = within.sum(2, dtype=torch.int32)
             return (totals,) if totals.shape[1] == 1 else totals.split(1, 1)
@@ -93,7 +93,7 @@ class SplineModel:
 
     @property
     def counts_none(self) -> bool:
-        """Whether absent neighbours need not be looked for."""
+        """Whether absent neighbours need not be counted."""
         return not any(part.may_differ for part in self.sums)
 
     @property
@@ -105,8 +105,8 @@ class SplineModel:
         """Each net's layers for inputs [T^T T_< of each sum, features of the others, what `extra_inputs` gives],
         differentiable in the weights; in float64 if `double`, without a graph then.
 
-        The numbers k_c that a descriptor has of a centre's type are multiplied with their weights here: as a part of
-        the bias where a net is of one type, and otherwise as the weights of inputs that mark the types.
+        The constants k_c that a descriptor has for a centre's type are multiplied with their weights here: as a part of
+        the bias if a net is for one type, else as the weights of one-hot inputs of the types.
         """
 
         def number(x: torch.Tensor | None) -> torch.Tensor | None:
@@ -148,7 +148,7 @@ class SplineModel:
         return nets
 
     def packed(self, pack: Callable[..., torch.Tensor], *more: Any) -> torch.Tensor:
-        """All nets as an op takes them, by the op that packs one: weights, biases and timesteps, and `more`."""
+        """All nets as an op takes them, by the op that packs one net: weights, biases, timesteps and `more`."""
         dtype, found = self._no_inputs.dtype, []
         with torch.no_grad():
             for layers in self.fitting_layers(double=True):
@@ -185,10 +185,10 @@ class SplineModel:
     def extra_inputs(
         self, system: System, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> torch.Tensor:
-        """(N, E): what the nets of `fitting_layers` take beside the features, of atoms with these parameters."""
+        """(N, E): the inputs of the nets of `fitting_layers` after the features, for atoms with these parameters."""
         marks = None
         if self.one_hot_types:
-            # A graph of a training gets other frames' types in the same tensor.
+            # A graph of training gets other frames' types in the same tensor.
             marks = (self._marks.find if is_recorded(system.types) else self._marks)(system.types)
         if not self.fitting.extra_size and fparam is None and aparam is None:
             return self._no_inputs.new_empty(system.atoms, 0) if marks is None else marks
@@ -202,7 +202,7 @@ class SplineModel:
 
     @property
     def why_not(self) -> str | None:
-        """The limit of the ops of whole steps, or of the nets alone, that it exceeds; None if they can have it."""
+        """The limit of the ops of whole steps, or of the nets alone, that the model exceeds; None if it fits."""
         inputs = self.extra_size + sum(part.width for part in self.model.descriptor.parts)
         like, neurons = self._no_inputs.new_zeros(1), self.shape[0]
         if not self.sums:

@@ -1,4 +1,4 @@
-"""A model with splines in the place of its nets of distances and angles, and the knots of these."""
+"""A model with splines in place of its nets of distances and angles, and their knots."""
 
 import warnings
 from collections.abc import Sequence
@@ -29,20 +29,20 @@ _EXACT = "the embedding nets are evaluated exactly (spline=False)"
 
 
 class SplinedModel(nn.Module):
-    """Chooses knots, and says which there are.
+    """Chooses knots and reports them.
 
     Attributes:
-        model: what answers for each atom.
-        grids: for each descriptor of sums, the knots of the splines that stand for its embedding nets; none where the
-            nets run themselves.
-        attention_grids: for each descriptor with layers of attention, the knots of splines for the embedding nets in
-            front of them; None where these run themselves, none in trainings.
-        inner_grids: the same for each descriptor of sums that another one begins with, in trainings, too.
-        spline_types: the types for whose pairs the grid was chosen, where not for all or for some that stand for all:
-            those of a training's data.
-        spline_tolerance: the bound on the error of splines, None where nets run themselves; for evaluators that choose
-            knots as they make their tables.
-        smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
+        model: the model itself.
+        grids: for each descriptor of sums, the knots of the splines that replace its embedding nets; empty if the nets
+            are evaluated exactly.
+        attention_grids: for each descriptor with attention layers, the knots of splines for the embedding nets before
+            them; None if these are evaluated exactly; empty in training.
+        inner_grids: the same for each descriptor of sums inside another one, also in training.
+        spline_types: the types for whose pairs the grid was chosen, if not for all or for some that represent all:
+            those of the training data.
+        spline_tolerance: the bound on the error of splines, None if nets are evaluated exactly; for evaluators that
+            choose knots when they make their tables.
+        smoothing: in training with splines, the weight of the embedding nets' bending in addition to the loss.
     """
 
     def __init__(self, model: AtomicModel) -> None:
@@ -65,8 +65,8 @@ class SplinedModel(nn.Module):
 
     @property
     def grid(self) -> SplineGrid | None:
-        """The knots; of several, the most intervals and the largest error (`merge_grids`). Set, they are those of all
-        descriptors of sums."""
+        """The knots; for several grids, the most intervals and the largest error (`merge_grids`). The setter sets those
+        of all descriptors of sums."""
         there = [grid for grid in self.grids if grid is not None]
         return merge_grids(there) if len(there) > 1 else there[0] if there else None
 
@@ -114,12 +114,12 @@ class SplinedModel(nn.Module):
 
     @property
     def why_no_spline(self) -> str | None:
-        """Why there is no grid; None where a part of the model has some."""
+        """Why there is no grid; None if a part of the model has one."""
         return None if self.grids else self._reasons.get("sums") or _EXACT
 
     @property
     def angle_knots(self) -> tuple[AngleKnots | None, ...]:
-        """The knots of each descriptor of angles between neighbours (`AngleDescriptor.knots`), which may be set."""
+        """The knots of each descriptor of angles between neighbours (`AngleDescriptor.knots`); they can be set."""
         return tuple(d.knots for d in angle_descriptors(self.model))
 
     @angle_knots.setter
@@ -129,38 +129,38 @@ class SplinedModel(nn.Module):
 
     @property
     def why_no_angle_spline(self) -> str | None:
-        """Why a descriptor of angles has no knots; None where all have some."""
+        """Why a descriptor of angles has no knots; None if all have some."""
         return None if None not in self.angle_knots else self._reasons.get("angles") or _EXACT
 
     @property
     def why_no_attention_spline(self) -> str | None:
-        """Why a descriptor with attention has no grid; None where all have one."""
+        """Why a descriptor with attention has no grid; None if all have one."""
         missing = not self.attention_grids or None in self.attention_grids
         return self._reasons.get("attention") or _EXACT if missing else None
 
     @property
     def why_no_inner_spline(self) -> str | None:
-        """Why no sum that another descriptor begins with has a grid; None where one has."""
+        """Why no sum inside another descriptor has a grid; None if one has."""
         return None if any(self.inner_grids) else self._reasons.get("inner") or _EXACT
 
     @property
     def knots(self) -> list[SplineGrid | AngleKnots]:
-        """Those of all splines there are."""
+        """The knots of all splines."""
         every = (self.grid, *self.attention_grids, *self.inner_grids, *self.angle_knots)
         return [k for k in every if k is not None]
 
     @property
     def r_min(self) -> float | None:
-        """The distance that the splines reach down to, A; None without splines."""
+        """The smallest distance of the splines, A; None without splines."""
         return max((knots.r_min for knots in self.knots), default=None)
 
     def spline_error(self) -> float:
-        """The error of the splines there are, with the weights of now; 0 without splines."""
+        """The error of the splines with the current weights; 0 without splines."""
         own, inner = self._errors()
         return max(own + inner, default=0.0)
 
     def _errors(self) -> tuple[list[float], list[float]]:
-        """Of all splines, and apart those of descriptors that others begin with."""
+        """The errors of all splines, and separately those of descriptors inside others."""
         model, types = self.model, self.spline_types
         own, inner = list[float](), list[float]()
         for d in angle_descriptors(model):
@@ -177,11 +177,11 @@ class SplinedModel(nn.Module):
         return own, inner
 
     def keep_spline(self, tolerance: float, room: float = 1.0) -> bool:
-        """Choose new knots, with an error of at most `room` times the tolerance, if the error of those there exceeds
-        it with the weights of now; returns whether it did so."""
+        """Choose new knots, with an error of at most `room` times the tolerance, if the error of the present ones
+        exceeds it with the current weights; returns whether it did."""
         if self.r_min is None:
             return False
-        own, inner = self._errors()  # NaN where the weights are, which nothing helps
+        own, inner = self._errors()  # NaN if the weights are; no knots help then
         bounds = tolerance, before_layers(tolerance, self.dtype)
         if not any(max(of, default=0.0) > most for of, most in zip((own, inner), bounds, strict=True)):
             return False
@@ -195,20 +195,20 @@ class SplinedModel(nn.Module):
         return True
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As PyTorch's. Splines whose knots do not suit the new weights get new ones."""
+        """As PyTorch's. Splines get new knots if theirs do not suit the new weights."""
         problems = super().load_state_dict(*args, **kwargs)
         if self.knots:
             self.keep_spline(max(TOLERANCE[self.dtype], *(knots.error for knots in self.knots)))
         return problems
 
     def grids_for(self, types: Sequence[int] | None) -> tuple[SplineGrid | None, ...]:
-        """`grids`, or finer ones where these types, all with None, need them. In a training `grids` are kept up to
-        date, for the types of the data."""
+        """`grids`, or finer ones if these types, all with None, need them. In training `grids` are kept up to date, for
+        the types of the data."""
         pairs = zip(sums_of(self.model), self.grids, strict=True)
         return tuple(grid and self.grid_for(one, grid, types) for one, grid in pairs)
 
     def grid_for(self, one: Sum, grid: SplineGrid, types: Sequence[int] | None) -> SplineGrid:
-        """The same of one sum."""
+        """The same for one sum."""
         kinds = range(len(self.model.type_map)) if types is None else types
         known = self.spline_types
         if known is None and one.names is None:

@@ -1,4 +1,4 @@
-"""One sum over neighbours with its embedding nets as splines: tables, and what else ops of whole steps take of it."""
+"""One sum over neighbours with its embedding nets as splines: tables and other arguments of ops of whole steps."""
 
 import copy
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ _TABLE_PAD = 16
 
 
 class SumTables:
-    """A descriptor of sums with a grid, for some of its types: what evaluators on splines share.
+    """A descriptor of sums with a grid, for some of its types, as evaluators with splines use it.
 
-    Descriptors whose neighbours of all types share places often know many more types than a system has. Atoms are
-    renamed to the n types that are there, and nothing here costs more for the others.
+    Descriptors whose neighbours of all types share slots often know many more types than a system has. Atoms are
+    renamed to the n types that are present, so the others cost nothing here.
 
     Attributes:
         descriptor, grid.
-        smoothing: weight of the nets' bending beside the loss of a training.
+        smoothing: weight of the nets' bending in addition to the training loss.
         kinds: the descriptor's types that count here, n of them; has_all: whether these are all.
         mean (n,), std (n, 2): the descriptor's.
-        sel: (n,) int32, or (1,) where types share places.
+        sel: (n,) int32, or (1,) if types share slots.
         mask: (n, n) bool, pairs of types that do not see each other, by the descriptor's `exclude_types` or the model's
             `pair_exclude_types`.
-        zeroed: the former alone: such neighbours take places.
+        zeroed: only those of `exclude_types`: such neighbours take slots.
         has_mean: whether any mean is not zero; excludes: whether any pair is in `zeroed`.
-        whole: of the descriptor that it is a part of, or of itself.
-        may_differ: whether neighbours beyond its cutoff matter, as in hybrids: where absent ones are not all alike.
+        whole: the spec of the descriptor that it is a part of, or its own.
+        may_differ: whether neighbours beyond its cutoff matter, as in hybrids: if absent ones are not all alike.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SumTables:
         smoothing: float = 0.0,
         absent: torch.Tensor | None = None,
     ) -> None:
-        """Takes the model that the descriptor is of, the types, all by default, and pairs that are absent, too."""
+        """Takes the descriptor's model, the types, all by default, and further absent pairs."""
         d = self.descriptor = descriptor
         self.grid, self.smoothing = grid, smoothing
         self.has_all = types is None or list(types) == list(range(d.ntypes))
@@ -71,29 +71,29 @@ class SumTables:
 
     @property
     def knots(self) -> int:
-        """At how many places nets are asked for a table."""
+        """The number of points where nets are evaluated for a table."""
         return self.ntypes**2 * (self.grid.intervals + 5)
 
     @property
     def features(self) -> int:
-        """How many numbers T^T T_< has."""
+        """The width of T^T T_<."""
         return self.descriptor.channels * max(self.descriptor.axis_neuron, 1)
 
     @property
     def scalars(self) -> tuple[Any, ...]:
-        """Cutoff, where the switch begins, protection, s_max, grading, M and M2, as ops of whole steps take them."""
+        """Cutoff, begin of the switch, protection, s_max, grading, M and M2, as ops of whole steps take them."""
         d = self.descriptor
         grid = self.grid.s_max, self.grid.grading
         return d.cutoff, d.cutoff_smooth, d.protection, *grid, d.channels, d.axis_neuron
 
     def listed(self, system: System, neighbors: NeighborList) -> tuple[torch.Tensor, ...]:
-        """Their arguments positions to counts."""
+        """The ops' arguments positions to counts."""
         near = neighbors.neighbors, neighbors.images, self.counts(neighbors.counts)
         return system.positions, system.cell, system.batch, self.types(system), *near
 
     @property
     def norms(self) -> tuple[torch.Tensor, ...]:
-        """Their arguments mean to sel."""
+        """The ops' arguments mean to sel."""
         return self.mean, self.std, self.mask, self.zeroed, self.sel
 
     def _of_pairs(self, matrix: torch.Tensor) -> torch.Tensor:
@@ -113,13 +113,13 @@ class SumTables:
         """The argument `padding` of the ops."""
         if not self.descriptor.mixed:
             return self.sel[:0]
-        if not self.has_mean:  # then it does not matter
+        if not self.has_mean:  # then padding does not matter
             return system.types.new_zeros(system.atoms)
         first = system.first_of_systems().long().clamp(min=0)
         return (first.int() if self.has_all else self._names[first].clamp(min=0))[system.batch.long()]
 
     def occupied_slots(self, within: torch.Tensor) -> torch.Tensor:
-        """What `NeighborReport.within` is, from the neighbours (N, n) of each type."""
+        """`NeighborReport.within`, from the neighbours (N, n) of each type."""
         return within.sum(1, keepdim=True, dtype=torch.int32) if self.descriptor.mixed else within
 
     # -- Tables
@@ -129,13 +129,13 @@ class SumTables:
         return coefficients(self.descriptor, self.grid, None, self.smoothing, self.kinds)
 
     def fixed_table(self) -> torch.Tensor:
-        """The same without a graph, formed in float64."""
+        """The same without a graph, computed in float64."""
         with torch.no_grad():
             double = copy.deepcopy(self.descriptor).double()
             return coefficients(double, self.grid, types=self.kinds).to(self.mean.dtype)
 
     def product_table(self, table: torch.Tensor) -> torch.Tensor:
-        """(n, F * B, M): C / N_sel from these coefficients, in whose weights it is differentiable, for T = A^T C."""
+        """(n, F * B, M): C / N_sel for T = A^T C, from these coefficients and differentiable in them."""
         return (table / self.descriptor.slots).flatten(1, 2)
 
     def op_table(self, table: torch.Tensor) -> torch.Tensor:
