@@ -1,5 +1,5 @@
-"""Descriptors with layers of attention, or with sums to higher degrees: splines of the embedding nets, a layer and the
-sums as one op each, in simulations."""
+"""Descriptors with attention layers, or with sums to higher degrees: splines of the embedding nets, and one op for each
+layer and for the sums, in simulations."""
 
 import warnings
 from typing import Any
@@ -26,8 +26,8 @@ _MOST_NUMBERS = 2**27  # of tables
 
 
 class AttentionSums:
-    """T of a descriptor, of the neighbours within its cutoff. It must be the cutoff of the list's model: in a hybrid,
-    neighbours beyond that of a part count as rows of it (docs/reference/models.md)."""
+    """T of a descriptor, from the neighbours within its cutoff. This must be the model's cutoff: in a hybrid,
+    neighbours beyond the cutoff of a part count as its rows (docs/reference/models.md)."""
 
     def __init__(self, one: Sum, grid: SplineGrid, dtype: torch.dtype) -> None:
         self._one, self._grid, self._dtype = one, grid, dtype
@@ -35,7 +35,7 @@ class AttentionSums:
         self._tables_of = OfTypes(self._tables, lambda tables: 0 if tables is None else tables.table.numel())
 
     def way(self, types: Types) -> Way | None:
-        """For systems of these types; None where the nets have to run."""
+        """The way for systems of these types; None if the nets have to run."""
         tables = self._tables_of(types)
         return None if tables is None else Way(lambda near: self._t(near, tables), self.captures)
 
@@ -46,7 +46,7 @@ class AttentionSums:
 
     @staticmethod
     def why_not(potential: EvaluationContext, one: Sum) -> str | None:
-        """Why a descriptor has none."""
+        """Why a descriptor cannot have them."""
         d: Any = one.descriptor
         if d.layers and not has_layer(potential.device, potential.dtype, d.channels, d.options.attn):
             return "a layer is one op on GPUs in float32, and of rows and attention up to 128 wide"
@@ -57,7 +57,7 @@ class AttentionSums:
         return None
 
     def _tables(self, types: Types) -> AttentionTables | None:
-        """Of systems of these types; None if there are too many."""
+        """The tables for systems of these types; None if they are too large."""
         kinds = range(self._descriptor.ntypes) if types is None else types
         grid = self._grid
         if not set(kinds) <= set(grid_types(self._descriptor)):
@@ -105,7 +105,7 @@ class AttentionSums:
     def _neighbors(
         self, rows: SplineRows, directions: torch.Tensor | None, found: NeighborRows, atoms: int, slots: int
     ) -> Neighbors:
-        """What the layers know."""
+        """The layers' inputs besides the rows."""
         d, total = self._descriptor, rows.g.shape[0]
         empty, plan = (d.slots - found.offsets.diff()).clamp(min=0).to(rows.g.dtype), None
         if rows.g.is_cuda:
@@ -115,13 +115,13 @@ class AttentionSums:
         return Neighbors(found.offsets, plan, switch, directions, empty, fused=True)
 
     def _behind_layers(self, rows: SplineRows, near: Neighbors, tables: AttentionTables) -> torch.Tensor:
-        """(N, (lmax + 1)^2, M), of the rows behind the layers, over the number of places."""
+        """(N, (lmax + 1)^2, M), from the rows after the layers, over the number of slots."""
         form, d = tables.joined, self._descriptor
         if form is None:
             g = rows.g
             for layer, own in zip(d.layers, tables.layers, strict=True):
                 g = layer.as_one_op(g, near, *own)
-            # Neither the layers nor `spline_rows` read gradients by rows of no atom.
+            # Neither the layers nor `spline_rows` read gradients by rows without an atom.
             return row_moments(rows.environment, g, near.offsets, leaves_rest=True) / d.slots
         sums = rows.g, rows.environment, near.offsets, form.layers, form.norm
         return attention_moments(

@@ -1,4 +1,4 @@
-"""Plain autograd over a model's `forward`: for every kind, and as often differentiable as the kind is."""
+"""Plain autograd over a model's `forward`: for every kind of model, differentiable as often as the model is."""
 
 import dataclasses
 from collections.abc import Callable
@@ -34,12 +34,12 @@ class Autograd(Evaluator):
         self._model = potential.model
         self.captures = potential.device.type == "cuda" and self._model.captures
         self._derived = next((output for output in self._model.outputs if output.differentiated), None)
-        # Descriptors of angles go by their splines, whatever the other parts do.
+        # Descriptors of angles use their splines, whatever the other parts do.
         knots = [d.knots for d in angle_descriptors(potential.model)]
         self.r_min = max((known.r_min for known in knots if known is not None), default=0.0)
-        # Whether ops of descriptors say what there is of the neighbours.
+        # Whether the descriptors' ops report on the neighbours.
         self._tells = isinstance(self._model, DescriptorFitting) and any(knots)
-        if potential.reach > 1:  # layers of messages keep megabytes for each gradient, in every step anew
+        if potential.reach > 1:  # message layers save megabytes for each gradient, anew in every step
             keep_freed_memory()
 
     @classmethod
@@ -48,7 +48,7 @@ class Autograd(Evaluator):
         return f"({', '.join(dict.fromkeys(kinds))}: splines of the angle)" if kinds else None
 
     def is_simple(self, step: Step) -> bool:
-        """Whether what is asked is differentiated once, and by the pair vectors alone: in simulations."""
+        """Whether the answers are differentiated once, and only by the pair vectors: in simulations."""
         derives = step.forces and self._derived is not None and not self._derived.shape
         return derives and not step.create_graph and not torch.is_grad_enabled()
 
@@ -70,7 +70,7 @@ class Autograd(Evaluator):
         with torch.set_grad_enabled(forces or trains), alone:
             if forces and not near.displacements.requires_grad:
                 pairs = near.displacements.requires_grad_()
-                # No leaf: a pass by weights alone then spares its gradient (`mdops.ops._register.is_wanted`).
+                # No leaf: a pass for weights alone then skips its gradient (`mdops.ops._register.is_wanted`).
                 near = dataclasses.replace(near, displacements=pairs.view_as(pairs))
             answers, report = self._judged(
                 near, step, lambda near: (self._model(near, step.fparam, step.aparam), self._told(near))
@@ -90,14 +90,14 @@ class Autograd(Evaluator):
             answers = {name: value.detach() for name, value in answers.items()}
         with torch.set_grad_enabled(step.create_graph and trains):
             found = [forces_and_virials(one[0], near, atom_virial=step.atom_virial) for one in gradients]
-            if spins is not None:  # which do not turn with the cell: the virial is not symmetric
+            if spins is not None:  # they do not rotate with the cell: the virial is not symmetric
                 for own, (_, by_spins) in zip(found, gradients, strict=True):
                     own |= {"force_mag": -by_spins, "virial": own["virial"].transpose(1, 2)}
             return answers | (_of_components(found, shape) if shape else found[0]), report
 
     def _in_runs(self, near: Neighborhood, step: Step) -> Found:
-        """By the gradient of all atoms, or of so many after so many: an atom's energy depends on its own pair vectors
-        alone then, and what is kept for the gradient is no more than one run's."""
+        """By the gradient of all atoms at once, or in runs: there an atom's energy depends on its own pair vectors
+        alone, and only one run's data is saved for the gradient."""
         atoms, own = near.system.atoms, self.own_atoms(near, step)
         size = self.run_size(near, own) or own
 
@@ -121,14 +121,14 @@ class Autograd(Evaluator):
     def _run(
         self, near: Neighborhood, step: Step
     ) -> tuple[tuple[Answers, torch.Tensor | None], NeighborReport | None]:
-        """Answers and gradient of these atoms, and what the ops of descriptors say of their neighbours."""
+        """Answers and gradient of these atoms, and what the descriptors' ops report on their neighbours."""
         near = near.with_pairs(near.displacements.detach().requires_grad_())
         with torch.enable_grad(), input_gradient_alone():
             return self._of_run(near, step), self._told(near)
 
     def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor | None]:
         """Answers for some atoms, without a graph, and the gradient of the sum of energies by their pair vectors; None
-        where the answers are all atoms', with forces and virials."""
+        if the answers are for all atoms, with forces and virials."""
         answers = self._model(near, step.fparam, step.aparam)
         assert self._derived is not None
         energy = _weighted_sum(answers[f"atom_{self._derived.name}"], step.weight)
@@ -136,20 +136,20 @@ class Autograd(Evaluator):
         return {name: value.detach() for name, value in answers.items()}, gradient
 
     def own_atoms(self, near: Neighborhood, step: Step) -> int:
-        """Of how many atoms, the first, passes are done."""
+        """The number of atoms, from the first on, to evaluate."""
         return step.own or near.system.atoms
 
     def run_size(self, near: Neighborhood, atoms: int) -> int | None:
-        """Of how many of these atoms passes of a simulation are done together, in runs of one size: a small one at the
-        end would take a GPU nearly as long; None: of all."""
+        """The number of atoms per run in a simulation, in runs of one size: a small one at the end would take a GPU
+        nearly as long; None: all at once."""
         most = self._model.atoms_at_once(near)
         return None if most is None or most >= atoms else -(-atoms // -(-atoms // most))
 
     def _judged(
         self, near: Neighborhood, step: Step, make: Callable[[Neighborhood], tuple[T, NeighborReport | None]]
     ) -> tuple[T, NeighborReport]:
-        """What is made of the neighbours, of those that are left where some have to be dropped. Where ops of
-        descriptors say what there is of them, and `make` does so, they are judged behind it."""
+        """The result of `make` for the neighbours, without those that have to be dropped. If the descriptors' ops, and
+        so `make`, report on them, they are judged after it."""
         if not self._tells:
             near, report = self.judged(near, step)
             return make(near)[0], report
@@ -158,7 +158,7 @@ class Autograd(Evaluator):
         return (make(self.potential.truncated(near))[0] if self.drops(step, told) else found), told
 
     def _told(self, near: Neighborhood) -> NeighborReport | None:
-        """What the ops of all descriptors say, if they do; that of the longest cutoff knows the nearest neighbour."""
+        """What all descriptors' ops report, if they do; that of the longest cutoff knows the nearest neighbour."""
         if not self._tells:
             return None
         found = [(d.cutoff, near.reports.get(d) or near.report(d.neighbors)) for d in self._model.descriptors]
@@ -166,21 +166,21 @@ class Autograd(Evaluator):
         return NeighborReport(tuple(n for _, report in found for n in report.within), widest.nearest)
 
     def judged(self, near: Neighborhood, step: Step) -> tuple[Neighborhood, NeighborReport]:
-        """The neighbours, truncated if need be, and what there is of them."""
+        """The neighbours, truncated if need be, and their report."""
         report = near.report(self.potential.neighbors)
         return (self.potential.truncated(near) if self.drops(step, report) else near), report
 
 
 def _joined(parts: list[torch.Tensor], atoms: int) -> torch.Tensor:
-    """Rows of runs of atoms, and zeros for the atoms behind them."""
+    """Rows of runs of atoms, and zeros for the atoms after them."""
     missing = atoms - sum(map(len, parts))
     return torch.cat([*parts, parts[0].new_zeros(missing, *parts[0].shape[1:])])
 
 
 def _of_components(found: list[Answers], shape: tuple[int, ...]) -> Answers:
-    """The derivatives of all components of an output, which stand behind the atom's or the system's number."""
+    """The derivatives of all components of an output, as dimensions after the atom or the system."""
     stacked = {name: torch.stack([one[name] for one in found], 1).unflatten(1, shape) for name in found[0]}
-    # Of one component the virial is not symmetric, and DeePMD-kit has the force's component first.
+    # The virial of one component is not symmetric, and DeePMD-kit has the force's component first.
     return stacked | {"virial": stacked["virial"].transpose(-1, -2)}
 
 

@@ -1,4 +1,4 @@
-"""What every way to evaluate a model has: one question, one judge of the neighbours, one way out."""
+"""The base of all evaluators: one kind of request, one check of the neighbours, one kind of answer."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -17,16 +17,16 @@ Found = tuple[Answers, NeighborReport]
 
 @dataclasses.dataclass(slots=True)
 class Step:
-    """What an evaluator is asked.
+    """A request to an evaluator.
 
     Attributes:
-        check: whether neighbours are judged here; False: the caller has judged them.
-        atom_virial: answer with that, too, (N, 3, 3).
-        weight: (N,), float64, of each atom in the sum of energies that forces and virials are of; 1 by default. The
-            energies that are given have none.
-        own: energies are wanted of so many atoms, the first; the others are their neighbours, and may have zeros. None:
-            of all. Only for models whose layers pass no messages.
-        forces: answer with forces and virials of the output that has them; create_graph: and make them differentiable.
+        check: whether the evaluator judges the neighbours; False: the caller has judged them.
+        atom_virial: also answer with atomic virials, (N, 3, 3).
+        weight: (N,), float64, of each atom in the sum of energies whose derivatives are forces and virials; 1 by
+            default. The returned energies are not weighted.
+        own: return energies of so many atoms, the first; the others are their neighbours, and may get zeros. None: of
+            all. Only for models whose layers pass no messages.
+        forces: answer with forces and virials of the output that has them; create_graph: make them differentiable.
     """
 
     system: System
@@ -41,7 +41,7 @@ class Step:
     create_graph: bool = False
 
     def of_atoms(self, index: slice | torch.Tensor) -> "Step":
-        """The same with the parameters and weights of some atoms."""
+        """The same request with the parameters and weights of some atoms."""
         aparam, weight = self.aparam, self.weight
         return dataclasses.replace(
             self,
@@ -52,18 +52,18 @@ class Step:
 
 
 class Evaluator(ABC):
-    """A way from the atoms and their neighbours to the answers of a model as it was when the evaluator was made.
+    """Computes the answers of a model, as it was when the evaluator was made, from atoms and their neighbours.
 
     Attributes:
         name: in messages; made_for: the models that it `knows`.
         summary: what it does, in a few words.
-        cost: how a step by the next evaluator compares, for those who cannot have this one.
-        chooses_knots: whether it makes splines whose knots it chooses itself, for the types that come.
+        cost: how a step by the next evaluator compares, for models that cannot use this one.
+        chooses_knots: whether it makes splines with knots that it chooses itself, for the types in the systems.
         packs_weights: whether it has to be made anew when a weight changes.
-        captures: whether it never waits for the device where `check` is False and `System.atoms_by_type` is known, so
-            that a CUDA graph can have it.
-        devices: types of devices that it is made for.
-        energies_alone: whether it has no answers but energies, forces and virials.
+        captures: whether it never waits for the device if `check` is False and `System.atoms_by_type` is known, so that
+            a CUDA graph can capture it.
+        devices: the types of devices that it supports.
+        energies_alone: whether its only answers are energies, forces and virials.
         differentiable: whether answers have graphs.
         weighs: whether it takes `Step.weight`.
         r_min: distances below are extrapolated, A.
@@ -88,12 +88,12 @@ class Evaluator(ABC):
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
-        """Whether it is made for this kind of model at all."""
+        """Whether it supports this kind of model at all."""
         return True
 
     @classmethod
     def why_not(cls, potential: EvaluationContext) -> str | None:
-        """Why it cannot evaluate this model where and as it is now; None if it can."""
+        """Why it cannot evaluate this model in its current state and on its device; None if it can."""
         if not cls.knows(potential):
             return f"it is for {cls.made_for}, and this is {potential.kind}"
         if cls.energies_alone and not potential.answers_energies:
@@ -104,12 +104,12 @@ class Evaluator(ABC):
 
     @classmethod
     def limit(cls, potential: EvaluationContext) -> str | None:
-        """What keeps it from a model that it is made for; None if nothing does."""
+        """Why it cannot evaluate a model of a kind that it supports; None if it can."""
         return None
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
-        """By which kernels, if not by the prebuilt ones of the ops (mdops.jit)."""
+        """Its kernels, if not the prebuilt ones of the ops (mdops.jit)."""
         return None
 
     def __call__(
@@ -120,17 +120,17 @@ class Evaluator(ABC):
         aparam: torch.Tensor | None = None,
         **asked: Any,
     ) -> Found:
-        """atom_energy (N,), forces (N, 3) and virial (S, 3, 3), eV and A, float64, or what else the model answers; and
-        what there is to say of the neighbours. `asked` are further attributes of `Step`."""
+        """atom_energy (N,), forces (N, 3) and virial (S, 3, 3), eV and A, float64, or the model's other outputs; and
+        the report on the neighbours. `asked` are further attributes of `Step`."""
         return self.asked(Step(system, neighbors, fparam, aparam, **asked))
 
     def asked(self, step: Step) -> Found:
-        """The same."""
+        """Answers this request."""
         if step.weight is not None and not self.weighs:
             raise TypeError(f"the evaluator {self.name} takes no weights of atoms")
         with nullcontext() if self.differentiable or not torch.is_grad_enabled() else torch.no_grad():
             found = self.answer(step)
-            if found is None:  # the separate ops of the model answer, which are kept from step to step
+            if found is None:  # the model's separate ops answer; they are kept from step to step
                 instead = self.potential.own_evaluator("differentiate")
                 found = instead.answer(dataclasses.replace(step, create_graph=self.differentiable))
         assert found is not None
@@ -138,28 +138,28 @@ class Evaluator(ABC):
 
     @abstractmethod
     def answer(self, step: Step) -> Found | None:
-        """What `__call__` gives; None where neighbours have to be dropped, or it cannot have these types."""
+        """The result of `__call__`; None if neighbours have to be dropped, or if it does not support these types."""
 
     def drops(self, step: Step, report: NeighborReport) -> bool:
-        """The one place where an evaluator has its neighbours judged (`mdops.models.judge`): whether some have to
-        be dropped."""
+        """Whether some neighbours have to be dropped; the only place where an evaluator has them judged
+        (`mdops.models.judge`)."""
         return step.check and self.potential.check_neighbors(report, step.system, step.neighbors, self.r_min)
 
     def of_op(self, step: Step, report: NeighborReport, *found: torch.Tensor) -> Found | None:
-        """What an op of a whole step gave: energies, forces, virials, and those of atoms, which there are only if they
-        were asked for; None where neighbours have to be dropped."""
+        """The results of an op of a whole step: energies, forces, virials, and atomic virials if they were asked for;
+        None if neighbours have to be dropped."""
         if self.drops(step, report):
             return None
         names = ("atom_energy", "forces", "virial", "atom_virial")[: 4 if step.atom_virial else 3]
         return dict(zip(names, found, strict=False)), report
 
     def neighborhood(self, system: System, neighbors: NeighborList) -> Neighborhood:
-        """The pairs of a list, as the model sees them."""
+        """The pairs of a list for this model."""
         return Neighborhood.of(system, neighbors, self.potential.cutoff, self.potential.dtype)
 
 
 def forces_and_virials(gradient: torch.Tensor, near: Neighborhood, *, atom_virial: bool) -> Answers:
-    """What follows from an energy's gradient by the pair vectors, (N, K, 3)."""
+    """Forces and virials from an energy's gradient by the pair vectors, (N, K, 3)."""
     forces, virial, of_atoms = pair_forces(
         gradient,
         near.displacements,

@@ -1,4 +1,4 @@
-"""Models that are made of models, and pair tables: each part by its own fastest evaluator, over one list."""
+"""Models that combine models, and pair tables: each part by its own fastest evaluator, with one neighbour list."""
 
 import dataclasses
 import itertools
@@ -25,7 +25,7 @@ class PairTableEvaluator(Evaluator):
 
     Attributes:
         tensors, scalars: the op's arguments pair_mask and coefficients, and first to cutoff.
-        bias: (ntypes,) float64, what energies have of each type beside.
+        bias: (ntypes,) float64, added to the energies of each type.
     """
 
     name = "pair table"
@@ -52,8 +52,8 @@ class PairTableEvaluator(Evaluator):
     def answer(
         self, step: Step, other: Answers | None = None, near: tuple[Any, ...] | None = None
     ) -> Found | None:
-        """As its base. With `other`, another model's answers with the weights that are left, and `near`, the arguments
-        near_mask to high of the op, answers are the blend's."""
+        """As its base. With `other`, another model's answers with the remaining weights, and `near`, the op's arguments
+        near_mask to high, answers are the blend's."""
         self._model.reject_unused_parameters(step.fparam, step.aparam)
         system, (neighbors, images, counts, *_), nothing = step.system, step.neighbors, self._nothing
         sums = (nothing,) * 4
@@ -73,7 +73,7 @@ class PairTableEvaluator(Evaluator):
             *scalars,
             step.atom_virial,
         )
-        # Of a blend it is made elsewhere.
+        # A blend computes it elsewhere.
         taken = within.sum(1, keepdim=True, dtype=torch.int32) if other is None else within
         report = NeighborReport((taken,), nearest)
         return self.of_op(step, report, energy if bias is None else energy + bias, forces, virial, of_atoms)
@@ -95,7 +95,7 @@ class Blended(Evaluator):
         self._bias = PerTypeLookup(model.counted_bias)
         self._all_have_energy = bool(model.has_energy.all())
         self._evaluators: list[Any] = [_evaluator(part, model) for part in self._parts]
-        self._in_one = False  # whether the net's op does all of a blend
+        self._in_one = False  # whether the net's op computes the whole blend
         if isinstance(model, ZBLModel):
             self._set_blend(model)
         own_names = [getattr(model, f"names_{i}") for i in range(len(self._parts))]
@@ -111,12 +111,12 @@ class Blended(Evaluator):
         self.r_min = 0.0 if covered else found
 
     def _set_blend(self, model: Any) -> None:
-        """What makes the weights, and what of that the net's op does."""
+        """Sets how the weights are computed, and which part of that the net's op does."""
         o, net, table = model.options, model.models[0], self._evaluators[1]
         mask = model.absent_matrix
         self._near = mask, model.near_part[0].cutoff, o.smin_alpha, o.sw_rmin, o.sw_rmax
         reach, specs = model.models[1].cutoff, self._parts[0].neighbors
-        # Then what the net says of its neighbours is true of the table's, too.
+        # Then the net's report on its neighbours is valid for the table, too.
         self._alike = len(specs) == 1 and specs[0].mixed and specs[0].cutoff == reach
         self._reach = reach
         self._near_of_table = of_part(mask, model.names_1, model.models[1].ntypes), *self._near[1:]
@@ -139,7 +139,7 @@ class Blended(Evaluator):
 
     @cached_property
     def _alone(self) -> Any:
-        """The net's, where no atom has a near neighbour: then no weights are needed."""
+        """The net's evaluator, if no atom has a near neighbour: then no weights are needed."""
         return self._evaluators[0] if not self._all_have_energy else self._parts[0].evaluator()
 
     @classmethod
@@ -192,7 +192,7 @@ class Blended(Evaluator):
         in_one = self._in_one and self._evaluators[0].covers(self._seen_by(0, step))
         if not in_one or not alike:
             near, within, nearest = near_weight(*atoms, *self._near)
-            if reach != self._near[1]:  # the table reports of the atoms that it looks at
+            if reach != self._near[1]:  # the table reports on the atoms within its own reach
                 _, within, nearest = near_weight(*atoms, self._near[0], reach, *self._near[2:])
         total = None if alike else within.sum(1, keepdim=True, dtype=torch.int32)
 
@@ -212,7 +212,7 @@ class Blended(Evaluator):
         return answers, reports(net_report)
 
     def _seen_by(self, i: int, step: Step, weight: torch.Tensor | None = None) -> Step:
-        """As a part has the types and parameters, with these weights of the atoms; its neighbours are judged here."""
+        """The step with a part's types and parameters, and these weights of atoms; its neighbours are judged here."""
         system, neighbors, own_types = step.system, step.neighbors, self._own_types[i]
         if own_types is not None:
             names, ntypes = getattr(self._model, f"names_{i}"), self._parts[i].model.ntypes
@@ -228,7 +228,7 @@ class Blended(Evaluator):
         )
 
     def _part(self, i: int, step: Step, weight: torch.Tensor | None, by: Any = None) -> Found:
-        """What a part says, by its evaluator by default."""
+        """A part's answers, by its own evaluator by default."""
         seen = self._seen_by(i, step, weight)
         evaluator = self._evaluators[i] if by is None else by
         found: Found = evaluator.asked(seen)
@@ -236,12 +236,12 @@ class Blended(Evaluator):
 
 
 def _nowhere(near: torch.Tensor) -> bool:
-    """Whether all of the weights are known to be 0. A GPU is not asked: its step is the same in any case."""
+    """Whether all weights are known to be 0. On a GPU they are not read: its step is the same in any case."""
     return not near.is_cuda and not is_recorded(near) and not near.any()
 
 
 def _evaluator(potential: EvaluationContext, whole: Any) -> Evaluator:
-    """The fastest of a part, of those that take a weight for each atom if the whole has such weights."""
+    """The fastest evaluator of a part, of those with a weight for each atom if the whole has such weights."""
     weighs = isinstance(whole, ZBLModel) or not bool(whole.has_energy.all())
     if weighs and FusedParts.why_not_whole(potential) is None:
         return FusedParts(potential)
@@ -252,7 +252,7 @@ def _evaluator(potential: EvaluationContext, whole: Any) -> Evaluator:
 
 
 def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:
-    """The parts of a blend as potentials, with the blend's knots and pairs that are left out."""
+    """The parts of a blend as potentials, with the blend's knots and excluded pairs."""
     model: Any = potential.model
     found = []
     grids, inner = iter(potential.grids), iter(potential.inner_grids)
@@ -263,7 +263,7 @@ def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:
         one.train(potential.training)
         one.smoothing = potential.smoothing
         own = tuple(itertools.islice(grids, len(sums_of(part))))
-        one.grids = own if any(own) else ()  # of a standard model there are none at all, or one for each
+        one.grids = own if any(own) else ()  # a standard model has none at all, or one for each
         one.attention_grids = tuple(itertools.islice(of_attention, len(attentions_of(part))))
         one.inner_grids = tuple(itertools.islice(inner, len(inner_sums_of(part))))
         types = potential.spline_types

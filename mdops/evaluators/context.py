@@ -1,4 +1,4 @@
-"""What evaluators are given: a model, the knots of its splines, and what was made of both for the steps to come."""
+"""The input of evaluators: a model, the knots of its splines, and a cache of what was computed from both."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -23,16 +23,16 @@ from mdops.tracing import is_exported
 Matmul = Literal["float32", "tf32", "bf16x6", "bf16x3", "bf16"]
 Use = Literal["simulate", "differentiate", "train"]
 Answers = dict[str, torch.Tensor]
-Types = tuple[int, ...] | None  # None: all of the model's
+Types = tuple[int, ...] | None  # None: all types of the model
 T = TypeVar("T")
 
 
 class Modifier(Protocol):
-    """What is added to the answers of a model of energies: those of charges at atoms, and at the ends of dipoles.
+    """Adds the energy of charges at atoms, and at the ends of dipoles, to the answers of a model of energies.
 
     Attributes:
-        model: of the dipoles. charges, model_charges: for each of its types the charge at the atom, and at the end of
-            its dipole, e.
+        model: the model of the dipoles. charges, model_charges: for each of its types the charge at the atom, and at
+            the end of its dipole, e.
         beta: 1/A, the inverse width of the charges.
     """
 
@@ -49,7 +49,7 @@ class Modifier(Protocol):
 
 
 class EvaluationContext(SplinedModel, ABC):
-    """What evaluators know of a potential (`mdops.potential.Potential`), which chooses among them.
+    """What evaluators know about a potential (`mdops.potential.Potential`), which chooses among them.
 
     Attributes, beside those of `SplinedModel`:
         overflow: what to do with more neighbours than `sel`: "error", "truncate" (keep the nearest,
@@ -72,24 +72,24 @@ class EvaluationContext(SplinedModel, ABC):
 
     @abstractmethod
     def evaluator(self, use: Use = "simulate") -> Any:
-        """The fastest for that use, where and as the model is now; UnsupportedModelError where there is a modifier."""
+        """The fastest one for that use, for the model's state and device; UnsupportedModelError with a modifier."""
 
     @abstractmethod
     def own_evaluator(self, use: Use = "simulate") -> Any:
-        """The same of the model alone, without what a modifier adds."""
+        """The same for the model alone, without its modifier."""
 
     @abstractmethod
     def explain(self, use: Use = "simulate") -> str:
-        """Which evaluator that is, and why it is not a faster one."""
+        """Which evaluator that is, and why no faster one is used."""
 
     @abstractmethod
     def rebuilt_kernels(self) -> str | None:
-        """The key of the kernels, rebuilt for models of these sizes, that run in the place of the op's own: those of
-        the cache, or those that `mdops.jit.build` made. None where the op's own run."""
+        """The key of the kernels, rebuilt for models of these sizes, that run instead of the op's own: from the cache,
+        or built by `mdops.jit.build`. None if the op's own run."""
 
     @property
     def kind(self) -> str:
-        """What it is, for people."""
+        """A description of the model."""
         parts = ", ".join(dict.fromkeys(d.kind for d in self.model.descriptors))
         return f"a {self.model.kind} model" + (f" of {parts}" if parts else "")
 
@@ -100,7 +100,7 @@ class EvaluationContext(SplinedModel, ABC):
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
-        """The neighbours that each part of the model has places for."""
+        """The neighbours for which each part of the model has slots."""
         return self.model.neighbors
 
     @property
@@ -110,7 +110,7 @@ class EvaluationContext(SplinedModel, ABC):
 
     @property
     def reach(self) -> int:
-        """How many cutoffs away an atom may be that changes another's energy: 1 unless layers pass messages."""
+        """The distance, in cutoffs, up to which an atom may change another's energy: 1 unless layers pass messages."""
         return self.model.reach
 
     @property
@@ -120,8 +120,8 @@ class EvaluationContext(SplinedModel, ABC):
 
     @property
     def scheme(self) -> Scheme | None:
-        """In what low-bit numbers fitting nets multiply (`mdops.nn.quantized.SCHEMES`); None: in none. Of a model of
-        several parts, that of the first that has one."""
+        """The scheme of low-bit numbers in fitting nets (`mdops.nn.quantized.SCHEMES`), or None. With several parts,
+        that of the first part that has one."""
         fittings = (getattr(part, "fitting", None) for part in self.model.parts)
         schemes = (getattr(fitting, "scheme", None) for fitting in fittings)
         return next((scheme for scheme in schemes if scheme is not None), None)
@@ -131,49 +131,49 @@ class EvaluationContext(SplinedModel, ABC):
         return self.model.out_bias.device
 
     def present(self, system: System) -> tuple[int, ...] | None:
-        """The types of a system's atoms; None where the device cannot be asked, or they are all of the model's."""
+        """The types of a system's atoms; None if the device cannot be asked, or if they are all of the model's."""
         found = self._present(system.types)
         return None if found is None or len(found) == len(self.type_map) else found
 
     @property
     def matmul(self) -> Matmul:
-        """How accurate the matrix products of `evaluate` are; `use_matmul` sets it."""
+        """The accuracy of the matrix products in `evaluate`; `use_matmul` sets it."""
         return self._matmul
 
     # -- What is kept
 
     def cached_for_weights(self, name: str, make: Callable[[], T], of: Hashable = None) -> T:
-        """What `make` gave last, if that was with the weights of now and for the same `of`; asked at every step. Of a
-        model that is exported weights are constants."""
+        """The last result of `make`, if it was for the current weights and the same `of`; called in every step. In an
+        exported model weights are constants."""
         weights = () if is_exported() else self._watching().state()
         return self._same(name, (of, *self._structure(), weights), make)
 
     def _watching(self) -> Watch:
-        """What watches the modules of now."""
+        """The watch of the current modules."""
         if self._watch is None or not self._watch.is_valid:
             self._watch = Watch(self)
         return self._watch
 
     def _structure(self) -> tuple[Hashable, ...]:
-        """What evaluators depend on besides the weights; for another device or dtype `_apply` forgets all of them."""
+        """What evaluators depend on besides the weights; for another device or dtype `_apply` drops all of them."""
         knots = self.grids, self.attention_grids, self.inner_grids, self.angle_knots
         return *knots, self.spline_tolerance, self.spline_types, self.smoothing, self._matmul, self.overflow
 
     def _same(self, name: str, state: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gave at this state."""
+        """The result of `make` in this state."""
         kept = self._kept.get(name)
         if kept is None or kept[0] != state:
             kept = self._kept[name] = state, make()
         return kept[1]
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
-        """What `to`, `double` and the like go through: it may replace tensors."""
+        """Called by `to`, `double` and the like; may replace tensors."""
         self._watch = None
         self._kept = {}
         return super()._apply(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles do without what can be made again."""
+        """Copies and pickles leave out what can be computed again."""
         return {**self.__dict__, "_watch": None, "_kept": {}}
 
     # -- Lists, sums, and neighbours that are too many or too near
@@ -184,8 +184,8 @@ class EvaluationContext(SplinedModel, ABC):
         return neighbor_list(*atoms, self.cutoff, batch=system.batch, ntypes=len(self.type_map))
 
     def with_sums(self, answers: Answers, system: System) -> Answers:
-        """What an evaluator gave, with the sums over the atoms of each system of what is extensive, and the means of
-        what is intensive."""
+        """An evaluator's answers, with the sums of extensive outputs over the atoms of each system, and the means of
+        intensive ones."""
         found = {}
         for output in self.model.outputs:
             if output.extensive or output.intensive:
@@ -203,9 +203,8 @@ class EvaluationContext(SplinedModel, ABC):
         return self.model.outputs == (ENERGY,)
 
     def require_energies(self, what: str, *, adds_charges: bool = False) -> None:
-        """Raises UnsupportedModelError, naming what it is that needs energies, where there are none, or where they are
-        of magnetic moments, too; or where charges are to be added, unless it `adds_charges` as `Potential.evaluate`
-        does."""
+        """Raises UnsupportedModelError, naming `what` needs energies, if there are none, or if they depend on magnetic
+        moments, too; or if charges are to be added, unless it `adds_charges` like `Potential.evaluate`."""
         if ENERGY not in self.model.outputs:
             names = ", ".join(output.name for output in self.model.outputs)
             raise UnsupportedModelError(f"{what} needs energies and forces, but this model answers {names}")
@@ -218,7 +217,7 @@ class EvaluationContext(SplinedModel, ABC):
             self.require_no_modifier(what)
 
     def require_no_modifier(self, what: str) -> None:
-        """Raises UnsupportedModelError, naming what it is that would lack them, where there are charges to add."""
+        """Raises UnsupportedModelError, naming `what` would lack them, if there are charges to add."""
         if self.modifier is not None:
             raise UnsupportedModelError(
                 f"{what} does not support the long-range charges (modifier dipole_charge) of this model: "
@@ -227,11 +226,11 @@ class EvaluationContext(SplinedModel, ABC):
             )
 
     def truncated(self, near: Neighborhood) -> Neighborhood:
-        """These neighbours for `overflow` "truncate": parts of the model take the nearest."""
+        """These neighbours for `overflow` "truncate": parts of the model use the nearest."""
         return dataclasses.replace(near, truncates=True, truncates_by_type=self.truncates_by_type)
 
     def check_neighbors(
         self, report: NeighborReport, system: System, neighbors: NeighborList, r_min: float
     ) -> bool:
-        """`judge` of this model."""
+        """`judge` for this model."""
         return judge(self.model, self.overflow, report, system, neighbors, r_min, self.r_min)

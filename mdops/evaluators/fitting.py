@@ -1,4 +1,4 @@
-"""How the fitting nets of a standard model run: as one op, or why an op cannot have them."""
+"""The fitting nets of a standard model as one op, or why an op cannot run them."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _MOST_LAYERS = 16
 
 
 class PackedFitting:
-    """The fitting nets of all types, packed for the op that gives energies and their gradient in one."""
+    """The fitting nets of all types, packed for the op that gives both energies and their gradient."""
 
     def __init__(self, nets: SplineModel) -> None:
         self._nets, self._packed = nets, nets.packed(hybrid_potential_pack, [], [])
@@ -28,7 +28,7 @@ class PackedFitting:
 
     @classmethod
     def of(cls, potential: EvaluationContext) -> "PackedFitting | None":
-        """That of a standard model of energies; None where there is none, or its nets cannot be packed so."""
+        """Those of a standard model of energies; None for other models, or if the nets cannot be packed."""
         model = potential.model
         is_standard = isinstance(model, DescriptorFitting) and potential.answers_energies
         if not is_standard or why_not_net(potential):
@@ -39,8 +39,8 @@ class PackedFitting:
     def energies(
         self, features: torch.Tensor, system: System, step: Step
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The energies (N,) of a system's atoms with these features (N, D), float64, as answers have them; and the
-        gradient of the sum of weight_i (N,) times these by the features. `step` has these atoms' parameters."""
+        """The energies (N,), float64, of a system's atoms with these features (N, D), as in answers; and the gradient
+        by the features of their sum with weight_i (N,). `step` has these atoms' parameters."""
         extra = self._nets.extra_inputs(system, step.fparam, step.aparam)
         x = torch.cat([features, extra], 1) if extra.shape[1] else features
         weight = self._no_weight if step.weight is None else step.weight
@@ -51,7 +51,7 @@ class PackedFitting:
 
 
 def has_sums(potential: EvaluationContext) -> bool:
-    """Whether it is of a standard model with descriptors of sums."""
+    """Whether it has a standard model with descriptors of sums."""
     return isinstance(potential.model, DescriptorFitting) and bool(sums_of(potential.model))
 
 
@@ -61,7 +61,7 @@ def is_alone(potential: EvaluationContext) -> bool:
 
 
 class OfOneSum(Evaluator):
-    """Base of evaluators of models of one descriptor of sums over neighbours."""
+    """Base of evaluators for models of one descriptor of sums over neighbours."""
 
     made_for = "models of one descriptor of sums over neighbours"
 
@@ -71,8 +71,8 @@ class OfOneSum(Evaluator):
 
 
 def why_not_net(potential: EvaluationContext, *, first_may_add: bool = False) -> str | None:
-    """Why an op cannot have a model's fitting net; None if it can. `first_may_add`: one whose first layer adds its
-    input, too."""
+    """Why an op cannot run a model's fitting net; None if it can. `first_may_add`: whether the first layer may add its
+    input."""
     fitting: Any = potential.model.fitting
     if not isinstance(fitting, EnergyFitting):
         return f"the op knows the fitting ener, and this is {fitting.kind}"
@@ -80,7 +80,7 @@ def why_not_net(potential: EvaluationContext, *, first_may_add: bool = False) ->
 
 
 def why_not_layers(fitting: NetFitting, *, first_may_add: bool = False) -> str | None:
-    """The same of the layers of a fitting net."""
+    """The same for the layers of a fitting net."""
     layers = fitting.net(0).layers
     hidden, last = layers[:-1], layers[-1]
     if not 1 <= len(hidden) <= _MOST_LAYERS:
@@ -98,7 +98,7 @@ def why_not_layers(fitting: NetFitting, *, first_may_add: bool = False) -> str |
 
 
 def why_not_exact(potential: EvaluationContext) -> str | None:
-    """Why evaluators whose fitting nets multiply floating-point numbers cannot have this one; None if they can."""
+    """Why evaluators with floating-point products in fitting nets do not support this one; None if they do."""
     scheme = potential.scheme
     if scheme is None or scheme.inputs is None:
         return None

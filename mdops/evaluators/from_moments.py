@@ -1,5 +1,5 @@
-"""Steps that begin at the spline moments of one descriptor and end at their gradient; the nets between are low-bit, ops
-without a graph, or passes that are written out for a training."""
+"""Steps from the spline moments of one descriptor to their gradient; the nets between are low-bit, ops without a graph,
+or written-out passes for training."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ Energies = tuple[torch.Tensor, torch.Tensor]
 
 
 class FromMoments(OfOneSum):
-    """The step, but for what it does between the moments and their gradient."""
+    """The step, without the part between the moments and their gradient."""
 
     @abstractmethod
     def _nets(self, step: Step) -> Any:
-        """For the types that there are: their sum as `part`, a `SplineSum`, and `energies(moments, step)`, which are
-        energies (N,), float64, as answers have them, and dE/dA, (N, F * B, 4) or of plain sums (N, F * B, 1). None
-        where it cannot have these types."""
+        """For the types that are present: their sum as `part`, a `SplineSum`, and `energies(moments, step)`: energies
+        (N,), float64, as in answers, and dE/dA, (N, F * B, 4) or for plain sums (N, F * B, 1). None if it does not
+        support these types."""
 
     def answer(self, step: Step) -> Found | None:
         nets = self._nets(step)
@@ -52,7 +52,7 @@ class FromMoments(OfOneSum):
 
 
 class MomentTraining(FromMoments):
-    """Answers that are differentiable in the model's weights, not in the positions, which do not change in a training:
+    """Answers that are differentiable in the model's weights, not in the positions, which are constant in training:
     passes of large steps through the nets, on GPUs (training.md, "A step")."""
 
     name = "moments"
@@ -66,7 +66,7 @@ class MomentTraining(FromMoments):
         self._splines = SplineModel(potential, types)
         (tables,) = self._splines.sums
         self.part = SplineSum(tables)
-        # Held for CUDA graphs, which read it: other grids may take its place in the cache.
+        # Held for CUDA graphs, which read it: other grids may replace it in the cache.
         self._held = collocation_on(tables.grid.intervals, tables.mean.device, tables.mean.dtype)
 
     @classmethod
@@ -108,11 +108,11 @@ class MomentTraining(FromMoments):
 
 
 class _Nets:
-    """What a step takes of a model for atoms of some types.
+    """What a step needs of a model for atoms of some types.
 
     Attributes:
         part: the sum; tables: (n, F * B, M).
-        scale, shift: of the outputs of the nets: one for all, or one a type (`SplineModel.scale_and_shift`).
+        scale, shift: of the nets' outputs: one for all, or one per type (`SplineModel.scale_and_shift`).
     """
 
     def __init__(self, splines: SplineModel, scale: torch.Tensor, shift: torch.Tensor) -> None:
@@ -120,7 +120,7 @@ class _Nets:
         self.part, self.axis = SplineSum(own), own.descriptor.axis_neuron
         self.tables = own.product_table(own.fixed_table()).contiguous()
         self.scale, self.shift = scale, shift
-        # With each net's scale, for the way back.
+        # With each net's scale, for the backward pass.
         self._scaled = self.tables * scale.to(self.tables.dtype)[:, None, None]
 
     def energies(self, moments: torch.Tensor, step: Step) -> Energies:
@@ -141,12 +141,12 @@ class _Nets:
         return energy, torch.ops.mdops.moment_product_backward(by_t, self._scaled, rows, types)
 
     def _of_all(self, t: Sequence[torch.Tensor], extra: Sequence[torch.Tensor]) -> Energies:
-        """The outputs of all nets for their atoms' T, and the gradients by T, one net after the other."""
+        """The outputs of all nets for their atoms' T, and the gradients by T, one net after another."""
         return _joined([self._of_one(n, *own) for n, own in enumerate(zip(t, extra, strict=True))])
 
     @abstractmethod
     def _of_one(self, n: int, t: torch.Tensor, extra: torch.Tensor) -> Energies:
-        """The same of one net: (N, 1) and (N, 4, M)."""
+        """The same for one net: (N, 1) and (N, 4, M)."""
 
 
 class _LowBitNets(_Nets):
@@ -166,7 +166,7 @@ class _NetsByOps(_Nets):
 
     def __init__(self, splines: SplineModel) -> None:
         super().__init__(splines, *splines.scale_and_shift())
-        # Contiguous, as the op would copy what is not at every step.
+        # Contiguous; else the op would copy them in every step.
         self._layers = [
             [layer.of(self.tables.dtype) for layer in layers]
             for layers in splines.fitting_layers(double=True)
@@ -176,13 +176,13 @@ class _NetsByOps(_Nets):
             "activation": [layer.activation_name for layer in hidden],
             "residual": [layer.adds_input for layer in hidden],
         }
-        # One net's products leave a GPU half idle where there are some thousand atoms.
+        # One net's products leave a GPU half idle for a few thousand atoms.
         device = self.tables.device
         others = min(len(self._layers), self._MOST_STREAMS) - 1 if device.type == "cuda" else 0
         self._streams = [torch.cuda.Stream(device) for _ in range(others)]
 
     def _of_all(self, t: Sequence[torch.Tensor], extra: Sequence[torch.Tensor]) -> Energies:
-        """In streams, each of which waits for this one first, so that what it had given back may be in use here until
+        """In streams. Each waits for this one first, so the memory that it freed before may be in use here until
         then."""
         if not self._streams or is_exported():
             return super()._of_all(t, extra)
@@ -208,13 +208,13 @@ class _NetsByOps(_Nets):
 
 
 def _joined(parts: list[Energies]) -> Energies:
-    """Of all nets."""
+    """The results of all nets."""
     values, by_t = zip(*parts, strict=True)
     return parts[0] if len(parts) == 1 else (torch.cat(values), torch.cat(by_t))
 
 
 class MomentSteps(FromMoments):
-    """On a GPU by ops without a graph, for models that the one op of a step does not take there: float64."""
+    """On a GPU by ops without a graph, for models that the op of a whole step does not support there: float64."""
 
     name = "moment steps"
     summary = "spline moments, features, nets and forces by an op each"
@@ -238,7 +238,7 @@ class MomentSteps(FromMoments):
 
 
 class LowBit(MomentSteps):
-    """se_e2_a with a fitting net of low-bit products, whose numbers are rounded and packed once."""
+    """se_e2_a with a fitting net of low-bit products, whose weights are rounded and packed once."""
 
     name = "low-bit"
     made_for = "fitting nets of low-bit products"

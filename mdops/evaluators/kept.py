@@ -1,4 +1,4 @@
-"""What evaluators make for the types of the systems that they meet, and keep from step to step."""
+"""Caches of what evaluators compute for the types of a system and keep from step to step."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -19,11 +19,11 @@ _MISSING: Any = object()
 
 
 class OfTypes(Generic[T]):
-    """What `make` gives for a set of types, made when that first comes. The latest are kept: so many sets, and so many
-    numbers in all; and what CUDA graphs read, whose memory has to stay."""
+    """The results of `make` for sets of types, computed when a set first comes. It keeps the latest ones, up to a
+    number of sets and of numbers in all; and those that CUDA graphs read, whose memory has to stay."""
 
     def __init__(self, make: Callable[[Types], T], numbers: Callable[[T], int] = lambda _: 0) -> None:
-        """`numbers`: how many there are in what was made; none that would count unless given."""
+        """`numbers`: the size of a result; 0 by default."""
         self._make, self._numbers = make, numbers
         self._kept: OrderedDict[Types, T] = OrderedDict()
         self._held: dict[Types, T] = {}
@@ -36,7 +36,7 @@ class OfTypes(Generic[T]):
             found = self._make(types)
         try:
             self._kept.move_to_end(types)
-        except KeyError:  # it is new, or another thread has dropped it by now
+        except KeyError:  # it is new, or another thread has dropped it
             self._kept[types] = found
             while self._are_too_many():
                 self._kept.popitem(last=False)
@@ -54,7 +54,7 @@ class OfTypes(Generic[T]):
 
 
 class OfSystems(Generic[T]):
-    """What is made of a potential's spline model for the types of a system, when the first such comes."""
+    """Results from a potential's spline model for the types of a system, computed when such a system first comes."""
 
     def __init__(self, potential: EvaluationContext, make: Callable[[SplineModel], T]) -> None:
         self._present = potential.present if shares_places(potential) else None
@@ -67,6 +67,6 @@ class OfSystems(Generic[T]):
 
 
 def shares_places(potential: EvaluationContext) -> bool:
-    """Whether in every descriptor of sums neighbours of all types share places, so that types which are not there do
-    not matter."""
+    """Whether in every descriptor of sums neighbours of all types share slots, so that absent types do not
+    matter."""
     return all(one.descriptor.mixed for one in sums_of(potential.model))

@@ -1,5 +1,5 @@
-"""Splines of lengths in the place of radial nets: of those whose sums with harmonics are a descriptor's numbers, and of
-those that give its edges numbers."""
+"""Splines of lengths in place of radial nets: those whose sums with harmonics are a descriptor's features, and those
+that give features to its edges."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ _MOST_NUMBERS = 2**27  # of tables
 
 
 class LengthSplines(ABC):
-    """What a descriptor has in the place of its radial nets, made for the types that there are."""
+    """A descriptor's splines in place of its radial nets, computed for the types that are present."""
 
     captures = True
 
@@ -35,13 +35,13 @@ class LengthSplines(ABC):
 
     @staticmethod
     def why_not(potential: EvaluationContext, descriptor: BySplines) -> str | None:
-        """Why a descriptor has none."""
+        """Why a descriptor cannot have them."""
         if potential.spline_tolerance is None:
             return descriptor.why_no_splines or "the radial nets are evaluated exactly (spline=False)"
         return descriptor.why_no_splines
 
     def way(self, types: Types) -> Way | None:
-        """For systems of these types; None where the nets have to run."""
+        """The way for systems of these types; None if the nets have to run."""
         if is_exported():  # a program is for any types and number of atoms
             return None
         tables = self._tables_of(types)
@@ -60,19 +60,19 @@ class LengthSplines(ABC):
 
     @abstractmethod
     def _found(self, kinds: tuple[int, ...]) -> Any:
-        """Tables for systems of these types; None where none keep the tolerance, or they would be too large."""
+        """Tables for systems of these types; None if none keep the tolerance, or if they would be too large."""
 
     @abstractmethod
     def _numbers(self, tables: Any) -> int:
-        """How many they have."""
+        """The number of numbers in the tables."""
 
     @abstractmethod
     def _made(self, tables: Any, near: Neighborhood) -> Any:
-        """What the descriptor asks for (`mdops.models.ways`)."""
+        """The result that the descriptor asks for (`mdops.models.ways`)."""
 
 
 class EdgeNumbers(LengthSplines):
-    """The numbers that a descriptor's edges have of their lengths."""
+    """The features of a descriptor's edges that depend on their lengths."""
 
     def _found(self, kinds: tuple[int, ...]) -> RadialSplines | None:
         return radial_splines(self._descriptor, kinds, self._tolerance, _MOST_NUMBERS)
@@ -85,15 +85,15 @@ class EdgeNumbers(LengthSplines):
 
 
 class _OfSums(NamedTuple):
-    """Of systems of some types."""
+    """The tables for systems of some types."""
 
     kinds: TypeChoice
     tables: HarmonicTables
-    places: torch.Tensor  # of all types among these
+    places: torch.Tensor  # each type's place among these
 
 
 class HarmonicSums(LengthSplines):
-    """The numbers of sums with harmonics, before statistics are taken off."""
+    """The features from sums with harmonics, before statistics are subtracted."""
 
     def __init__(self, potential: EvaluationContext, descriptor: Any) -> None:
         super().__init__(potential, descriptor)

@@ -1,6 +1,6 @@
-"""A step of models with sums over neighbours by one op: `mdops.ops.spline_potential` where one such descriptor is all,
-`mdops.ops.hybrid_potential` of several, and `mdops.ops.spline_training`. What other parts a descriptor has goes by its
-own operations and autograd."""
+"""A step of models with sums over neighbours by one op: `mdops.ops.spline_potential` for a single such descriptor,
+`mdops.ops.hybrid_potential` for several, and `mdops.ops.spline_training`. Other parts of a descriptor use their own
+operations and autograd."""
 
 import warnings
 from typing import Any
@@ -31,11 +31,11 @@ from mdops.tables.sum_tables import SumTables
 
 
 class FusedParts(Evaluator):
-    """Of several descriptors. Atoms may have weights.
+    """For several descriptors. Atoms may have weights.
 
-    Of a blend with a pair table it is told `blend`, the arguments near_mask to table_cutoff of the op, for its own
-    types. Then answers are the blend's, of systems that it `covers`, and atoms have no other weights. `offset`
-    (ntypes,), float64, is what the net's energies are lowered by.
+    For a blend with a pair table it gets `blend`, the op's arguments near_mask to table_cutoff, for its own types.
+    Then it gives the blend's answers, for systems that it `covers`, and atoms have no other weights. `offset`
+    (ntypes,), float64, is subtracted from the net's energies.
     """
 
     name = "fused parts"
@@ -52,9 +52,9 @@ class FusedParts(Evaluator):
     ) -> None:
         super().__init__(potential)
         self._blend, self._offset = blend, offset
-        # Of many atoms the whole hybrid goes in runs: layers of attention would be computed again for their gradient,
-        # after the net of all of them. And whether a step never waits for a GPU is the same: the op counts absent
-        # neighbours.
+        # With many atoms the whole hybrid runs in parts: otherwise attention layers would be recomputed for their
+        # gradient, after the net of all atoms. Whether a step never waits for a GPU does not change: the op counts
+        # absent neighbours.
         kind = Splines if FusedSums.why_not(potential) else FusedSums
         self._in_runs = kind(potential)
         self.captures = self._in_runs.captures
@@ -66,19 +66,19 @@ class FusedParts(Evaluator):
 
     @classmethod
     def why_not_whole(cls, potential: EvaluationContext) -> str | None:
-        """Why it is not the op that evaluates a standard model of one or more descriptors whatever its systems; None if
-        it is."""
+        """Why the op does not evaluate a standard model of one or more descriptors for all systems; None if it
+        does."""
         if attentions_of(potential.model):
             return "layers of attention of many atoms go in runs, and the net with them"
         return cls.limit(potential)
 
     @classmethod
     def limit(cls, potential: EvaluationContext) -> str | None:
-        """What the ops cannot do of a standard model of one or more descriptors."""
+        """What of a standard model of one or more descriptors the ops do not support."""
         problem = potential.why_no_spline or why_not_net(potential)
         if problem is not None:
             return problem
-        # Where types share places tables are of the types that there are.
+        # If types share slots, tables are for the types that are present.
         return SplineModel(potential, [0] if shares_places(potential) else None).why_not
 
     @classmethod
@@ -124,11 +124,11 @@ class FusedParts(Evaluator):
         return found
 
     def covers(self, step: Step) -> bool:
-        """Whether it is the op that answers."""
+        """Whether the op answers this step."""
         return self._tables_of(step.system) is not None
 
     def _tables(self, splines: SplineModel) -> "_Tables | None":
-        """What the op takes for systems of its types; None if it does not take them."""
+        """The op's arguments for systems of its types; None if it does not support them."""
         if splines.why_not is not None:
             warnings.warn(f"a step is made of separate ops, for {splines.why_not}: {self.cost}", stacklevel=2)
             return None
@@ -139,7 +139,7 @@ class FusedParts(Evaluator):
 
 
 class Fused(OfOneSum, FusedParts):
-    """Of one descriptor of sums, by the op that has kernels rebuilt for a model and products of chosen accuracy."""
+    """For one descriptor of sums, by the op with kernels rebuilt for a model and products of chosen accuracy."""
 
     name = "fused"
     summary = "one op a step"
@@ -207,7 +207,7 @@ class FusedTraining(OfOneSum):
         s, index, system = model.sums[0], model.kinds.index, step.system
         has_energy = model.model.has_energy[index].double()
         nets = model.fitting_layers()
-        # Of the last layer the op takes no timestep.
+        # The op takes no timestep of the last layer.
         tensors = [x for net in nets for x in [x for layer in net for x in layer.filled_in()][:-1]]
         energy, forces, virial, within, nearest, _ = spline_training(
             *s.listed(system, step.neighbors),
@@ -224,7 +224,7 @@ class FusedTraining(OfOneSum):
 
 
 def why_not_truncated(potential: EvaluationContext) -> str | None:
-    """A reason not to train without dropping neighbours."""
+    """Why training without dropping neighbours is not possible, or None."""
     if potential.overflow == "truncate":
         return "frames have more neighbours than sel, and the farthest have to be dropped"
     return None
@@ -238,11 +238,11 @@ def op_scalars(splines: SplineModel, matmul: str) -> tuple[Any, ...]:
 
 
 class _Tables:
-    """An op's arguments that are of the model: of `spline_potential` with `matmul`, otherwise of `hybrid_potential`.
+    """An op's arguments from the model: of `spline_potential` with `matmul`, otherwise of `hybrid_potential`.
 
     Attributes:
         norms: mean to sel; model: tables and nets; output: scale and shift; scalars: from cutoff on; blend: near_mask
-            to table_cutoff; no_absent, no_weight: where nothing is given.
+            to table_cutoff; no_absent, no_weight: empty arguments.
         is_whole: whether the op does the whole step.
     """
 
@@ -256,7 +256,7 @@ class _Tables:
         self.splines, sums = splines, splines.sums
         self.is_whole = splines.counts_none and not splines.others
         scalars: Any = list(map(list, zip(*(part.scalars for part in sums), strict=True)))
-        # Contiguous, as the op would copy what is not at every step.
+        # Contiguous; else the op would copy them in every step.
         norms = [[x.contiguous() for x in own] for own in zip(*(part.norms for part in sums), strict=True)]
         with torch.no_grad():
             tables = [part.op_table(part.fixed_table()).contiguous() for part in sums]
@@ -277,12 +277,12 @@ class _Tables:
         self.blend = _no_blend(sums[0]) if blend is None else _of_types(blend, sums[0])
 
 
-# Which of the blend's arguments are tensors (types, types, ...).
+# The blend's arguments that are tensors (types, types, ...).
 _OF_PAIRS = 0, 5, 6
 
 
 def _of_types(blend: tuple[Any, ...], part: SumTables) -> tuple[Any, ...]:
-    """For the types that count."""
+    """The arguments for the types that count."""
     found, index = list(blend), part.kinds.index
     for k in _OF_PAIRS:
         found[k] = (found[k] if part.has_all else found[k][index][:, index]).contiguous()
@@ -296,12 +296,12 @@ def _no_blend(part: SumTables) -> tuple[Any, ...]:
 
 
 class _Others:
-    """What the op does not do for a system: the features of parts that are not sums, from positions and back, and the
+    """What the op does not do for a system: the features of parts that are not sums, forward and backward, and the
     absent neighbours that it cannot count.
 
     Attributes:
         absent: the argument of the op.
-        extra: its argument, the features and what is given.
+        extra: its argument, the features and the parameters.
     """
 
     def __init__(self, tables: _Tables, near: Neighborhood, extra: torch.Tensor) -> None:
@@ -317,7 +317,7 @@ class _Others:
             self.extra = torch.cat([self._values.detach(), extra], 1)
 
     def report(self, within: torch.Tensor, nearest: torch.Tensor) -> NeighborReport:
-        """From what the op says of the sums."""
+        """The report, from what the op gives for the sums."""
         found: list[torch.Tensor] = []
         of_sums, cutoff = iter(within.unbind(1)), 0.0
         for part in self._splines.members:
@@ -331,6 +331,6 @@ class _Others:
         return NeighborReport(tuple(found), nearest)
 
     def forces_and_virials(self, gradient: torch.Tensor, *, atom_virial: bool) -> Answers:
-        """What the features add, from the gradient by the op's `extra`."""
+        """The features' part of forces and virials, from the gradient by the op's `extra`."""
         (by_pairs,) = torch.autograd.grad(self._values, self._leaf, gradient[:, : self._values.shape[1]])
         return forces_and_virials(by_pairs, self._near, atom_virial=atom_virial)

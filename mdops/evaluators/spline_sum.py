@@ -1,4 +1,4 @@
-"""One sum over neighbours by splines: the sum comes first, then a product with a table; and the way back."""
+"""One sum over neighbours by splines: first the sum, then a product with a table; and the backward pass."""
 
 from functools import cached_property
 from typing import Any
@@ -13,8 +13,8 @@ from mdops.tables.spline import basis_matrix
 from mdops.tables.sum_tables import SumTables
 from mdops.tracing import is_recorded
 
-# As minus the mean, and as the deviation of s it makes R_0 = (s - mean)/std = 1, exactly, with a slope of 1e-30: what
-# `spline_moment` sums then is a plain sum. A power of two, with room in float32.
+# As minus the mean and as the deviation of s it makes R_0 = (s - mean)/std exactly 1, with a slope of 1e-30: then
+# `spline_moment` computes a plain sum. A power of two, within float32's range.
 _ONE = 2.0**100
 
 
@@ -54,8 +54,8 @@ class SplineSum:
         return torch.full_like(mean, -_ONE), torch.full_like(std, _ONE)
 
     def moments(self, near: Neighborhood) -> torch.Tensor:
-        """A (N, F * B, 4), of a plain sum (N, n * B, 1) (`mdops.ops.spline_moment`), of all neighbours that the model's
-        descriptor has."""
+        """A (N, F * B, 4), for a plain sum (N, n * B, 1) (`mdops.ops.spline_moment`), over all neighbours of the
+        model's descriptor."""
         d, s, types, absent = self.descriptor, self.tables, self.tables.types(near.system), self.absent(near)
         arguments = (near.displacements, s.counts(near.counts), types, *self._norm, s.sel)
         options: dict[str, Any] = {
@@ -89,12 +89,12 @@ class SplineSum:
         return moments.flatten(1, 2)
 
     def absent(self, near: Neighborhood) -> torch.Tensor | None:
-        """(N, n) int32: how many neighbours of each type count as absent ones. None where that follows from the
+        """(N, n) int32: the number of neighbours of each type that count as absent. None if that follows from the
         neighbours within its own cutoff."""
         d = self.descriptor
         if not self.tables.may_differ:
             return None
-        # Those beyond its own cutoff take places, as neighbours of their own type whose R is that of absent ones.
+        # Neighbours beyond its own cutoff take slots of their type, with the R of absent ones.
         shared = near.restrict_to_part(d.spec, mixed=self.tables.whole.mixed)
         kinds, ntypes = shared.neighbor_types, shared.ntypes
         within = ~(shared.squared > d.cutoff**2)
@@ -107,7 +107,7 @@ class SplineSum:
         return self.tables.counts(found.int())
 
     def _counted(self, within: torch.Tensor, kinds: torch.Tensor, near: Neighborhood) -> torch.Tensor:
-        """(N, n): the absent neighbours that the op counts, where so many are within the cutoff."""
+        """(N, n): the absent neighbours that the op counts, if so many are within the cutoff."""
         s = self.tables
         taken = within * (~s.mask | s.zeroed)[kinds]
         if not self.descriptor.mixed:
@@ -139,7 +139,7 @@ class SplineSum:
         return of_pairs(plain, False) + of_pairs(gradient[:, 1:], True)
 
     def summed(self, table: torch.Tensor, near: Neighborhood) -> torch.Tensor:
-        """T = A^T C / N_sel, (N, 4, M), of a plain sum (N, 1, M), with this table C."""
+        """T = A^T C / N_sel, (N, 4, M), for a plain sum (N, 1, M), with this table C."""
         d, s, system, moments = self.descriptor, self.tables, near.system, self.moments(near)
         types, known = s.types(system), system.known_atoms_by_type()
 
@@ -147,7 +147,7 @@ class SplineSum:
             return moments.new_zeros(moments.shape[0], moments.shape[2], d.channels)
 
         if known is None and is_recorded(types):
-            # Nobody may ask which atoms are of a type.
+            # The host may not ask which atoms are of a type.
             t = zeros()
             for c in range(s.ntypes):
                 of_type = moments.transpose(1, 2) @ table[c].flatten(0, 1)
@@ -165,7 +165,7 @@ class SplineSum:
         columns, t = moments.transpose(1, 2), zeros()
         for c in range(s.ntypes):
             index = torch.nonzero(types == c)[:, 0] if known is None else known[s.kinds.numbers[c]]
-            # One product of matrices, not one an atom.
+            # One matrix product for all atoms.
             of_type = columns.index_select(0, index).flatten(0, 1) @ table[c].flatten(0, 1)
             t = t.index_copy(0, index, of_type.unflatten(0, (-1, columns.shape[1])))
         return t / d.slots

@@ -1,4 +1,4 @@
-"""Splines in the place of the nets in front of sums over neighbours; all that comes after them is the model's own."""
+"""Splines in place of the nets before sums over neighbours; everything after them is the model's own code."""
 
 import dataclasses
 from collections.abc import Callable
@@ -30,8 +30,8 @@ Others = dict[Descriptor, AttentionSums | HarmonicSums]
 
 
 class Splines(Autograd):
-    """Descriptors take their sums from splines, wherever they are in the model: its own, those of the parts of hybrids
-    and blends, and those that others begin with. Descriptors of angles do so by themselves (`mdops.models.angles`)."""
+    """Descriptors take their sums from splines, wherever they are in the model: its own, in parts of hybrids and
+    blends, and inside other descriptors. Descriptors of angles do so by themselves (`mdops.models.angles`)."""
 
     name = "splines"
     summary = "sums over neighbours by splines, then PyTorch"
@@ -44,7 +44,7 @@ class Splines(Autograd):
         super().__init__(potential)
         self.r_min = potential.r_min or 0.0
         inner = inner_sums_of(potential.model)
-        # In trainings on a GPU the nets of sums that other descriptors begin with run.
+        # In training on a GPU the nets of sums inside other descriptors run themselves.
         takes_inner = not (potential.training and potential.device.type == "cuda")
         self._inner = {one.descriptor for one in inner}
         pairs = [
@@ -67,11 +67,11 @@ class Splines(Autograd):
                 self.captures = self._model.captures
 
     def _other_sums(self) -> Others:
-        """Of descriptors whose numbers are no plain sums."""
+        """The sums of descriptors whose features are not plain sums."""
         return {}
 
     def other_ways(self, types: Types) -> dict[Descriptor, Way]:
-        """Theirs, for systems of these types."""
+        """Their ways, for systems of these types."""
         found = {d: of.way(types) for d, of in self._others.items()}
         return {d: way for d, way in found.items() if way is not None}
 
@@ -123,17 +123,17 @@ class Splines(Autograd):
 
     @property
     def _has_sums_alone(self) -> bool:
-        """Whether the one descriptor may put sums where forces are made of their gradients, as a GPU does at once."""
+        """Whether the only descriptor may give sums whose gradients become forces directly, as on a GPU."""
         alone = len(self._model.descriptors) == 1 and self.potential.device.type == "cuda"
         return alone and all(isinstance(of, HarmonicSums) for of in self._others.values())
 
     def _packed_fitting(self) -> PackedFitting | None:
-        """The fitting nets as one op, which gives the gradient by what they take, too; None where PyTorch runs them."""
+        """The fitting nets as one op, which also gives the gradient by their inputs; None if PyTorch runs them."""
         return PackedFitting.of(self.potential) if self.potential.device.type == "cpu" else None
 
     def _trained_ways(self, types: Types, slots: int) -> dict[Descriptor, Way]:
-        """Differentiable in the weights, for lists with so many places."""
-        # Where the nets would run at more knots than pairs, inner ones run on the pairs.
+        """Ways that are differentiable in the weights, for lists with so many slots."""
+        # Inner nets run on the pairs if there are fewer pairs than knots.
         of_types = self._of(types if self._mixed else None)
         every = [(part, part.tables) for part in of_types]
         sums = [
@@ -147,7 +147,7 @@ class Splines(Autograd):
         return found
 
     def _fixed_ways(self, types: Types) -> dict[Descriptor, Way]:
-        """With the weights of now. On a CPU edges that have numbers by their lengths go by these, too."""
+        """Ways with the current weights. On a CPU also for edges whose features depend on their lengths."""
         potential, found, tolerance = self.potential, dict[Descriptor, Way](), self.potential.spline_tolerance
         for d in potential.model.descriptors if potential.device.type == "cpu" else []:
             if tolerance is not None and isinstance(d, EdgesByLength):
@@ -161,12 +161,12 @@ class Splines(Autograd):
         }
 
     def _hold(self, *read: Any) -> None:
-        """What a CUDA graph that is made now reads, and others may take the place of where it is kept."""
+        """Holds what a CUDA graph that is being captured reads, as it may be replaced in its cache."""
         if self.potential.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             self._held.append(read)
 
     def _sums_for(self, types: Types, as_they_are: bool = False) -> list[SplineSum]:
-        """With the knots that these types need, unless `as_they_are`."""
+        """The sums with the knots that these types need, or with the present ones if `as_they_are`."""
         potential, found = self.potential, []
         for one, grid in self._sums:
             of = types if one.descriptor.mixed else None
@@ -178,11 +178,11 @@ class Splines(Autograd):
 
 
 class FusedSums(Splines):
-    """In simulations, of models with layers of attention or harmonics of several degrees: splines of the nets in front
-    of them, then one op a layer, and one for the sums. Atoms may have weights.
+    """In simulations, for models with attention layers or harmonics of several degrees: splines of the nets before
+    them, then one op per layer, and one for the sums. Atoms may have weights.
 
-    Atoms are taken in runs, each from its neighbours to the gradient of its energy: what is kept for the gradient is
-    one run's, which stays in a CPU's cache.
+    Atoms are evaluated in runs, each from the neighbours to the gradient of the energy: only one run's data is saved
+    for the gradient, and stays in a CPU's cache.
     """
 
     name = "fused sums"
@@ -221,7 +221,7 @@ class FusedSums(Splines):
 
 
 class RadialSplineSteps(Autograd):
-    """In simulations, of descriptors whose edges have numbers of their lengths."""
+    """In simulations, for descriptors whose edges have features that depend on their lengths."""
 
     name = "radial splines"
     summary = "splines of the lengths of edges for each pair of types, then PyTorch"
@@ -252,8 +252,8 @@ class RadialSplineSteps(Autograd):
 
 
 def other_sums(potential: EvaluationContext) -> tuple[dict[Descriptor, Callable[[], Any]], list[str]]:
-    """What makes the sums of those descriptors of a standard model that are no plain ones, and why there are none for
-    others."""
+    """Makers of the sums of a standard model's descriptors that are not plain sums, and the reasons why others have
+    none."""
     every: list[tuple[Descriptor, Callable[[], Any], str | None]] = []
     attentions = attentions_of(potential.model)
     grids: Any = potential.attention_grids or [None] * len(attentions)
@@ -269,7 +269,7 @@ def other_sums(potential: EvaluationContext) -> tuple[dict[Descriptor, Callable[
 
 
 def words(potential: EvaluationContext, *, but_sums: bool = False) -> str | None:
-    """How the numbers of each descriptor of a standard model are made, or of those that are no plain sums."""
+    """How the features of each descriptor of a standard model are computed, or only of those that are no plain sums."""
     grids = zip(sums_of(potential.model), potential.grids, strict=False)
     sums: list[Descriptor] = [one.descriptor for one, grid in grids if grid is not None]
     others, _ = other_sums(potential)

@@ -13,14 +13,14 @@ from mdops.tracing import is_recorded
 
 
 class Spline(NamedTuple):
-    """What takes values at points to polynomials, in float64.
+    """The map from values at points to polynomials, in float64.
 
     Attributes:
         points: (B,) theta, rising.
         matrix: from the values there to the B-splines' coefficients.
-        powers: (I, 6, 6), of the intervals between -end and end in rising order: from the coefficients of the six
+        powers: (I, 6, 6), for the intervals between -end and end in rising order: from the coefficients of the six
             B-splines there to those of the powers of x.
-        order: (pieces - 2,) int64, the interval of each piece but those without an end.
+        order: (pieces - 2,) int64, the interval of each piece, except those without an end.
     """
 
     points: torch.Tensor
@@ -41,7 +41,7 @@ def spline(grid: AngleGrid) -> Spline:
     quarter = torch.tensor([0.25, 0.5], dtype=torch.float64)
     points = torch.cat([breaks, breaks[0] + quarter * first, breaks[-1] - quarter * last]).sort().values
     where = (torch.searchsorted(breaks, points, right=True) - 1).clamp(0, intervals - 1)
-    # Polynomials through six places of each interval. x runs from the end that is nearer to zero.
+    # Polynomials through six points of each interval. x runs from the end nearer to zero.
     x = torch.linspace(0.0, 1.0, _AROUND, dtype=torch.float64)
     middle = intervals // 2
     start, end = breaks[:-1].clone(), breaks[1:].clone()
@@ -72,20 +72,20 @@ def _spline_on(grid: AngleGrid, device: torch.device, dtype: torch.dtype) -> _Sp
 
 
 def points(grid: AngleGrid, like: torch.Tensor) -> torch.Tensor:
-    """(B,): where the functions have to be known for `polynomials`, on the device and of the dtype of `like`."""
+    """(B,): the points where `polynomials` needs the functions, on the device and of the dtype of `like`."""
     if _is_plain(like):
         return spline(grid).points.to(like)
     return _spline_on(grid, like.device, like.dtype).points
 
 
 def _is_plain(like: torch.Tensor) -> bool:
-    """Whether no graph is wanted of numbers of a CPU: then no inverse is, of thousands of knots."""
+    """Whether no graph is needed on a CPU: then no inverse is computed, which has thousands of knots."""
     return like.device.type == "cpu" and not torch.is_grad_enabled() and not is_recorded(like)
 
 
 def polynomials(values: torch.Tensor, grid: AngleGrid) -> torch.Tensor:
-    """(..., pieces, 6, M): the splines' coefficients in x on every piece, from their values (..., B, M) at `points`; on
-    the pieces without an end the tangent at the last knot. Linear, so differentiable in `values`."""
+    """(..., pieces, 6, M): the splines' coefficients in x on every piece, from their values (..., B, M) at `points`;
+    pieces without an end get the tangent at the last knot. Linear, so differentiable in `values`."""
     if _is_plain(values):
         plain = spline(grid)
         coefficients = plain.matrix.solve(values.double())

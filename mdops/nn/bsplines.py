@@ -1,4 +1,4 @@
-"""Quintic B-splines on any knots, in float64: their values, and what takes values at points to coefficients."""
+"""Quintic B-splines on any knots, in float64: their values, and the solver from values at points to coefficients."""
 
 import itertools
 
@@ -27,8 +27,8 @@ def basis(x: torch.Tensor, interval: torch.Tensor, knots: torch.Tensor) -> torch
 
 
 class Collocation:
-    """The matrix (B, B) of all B-splines at as many points: nothing is farther from its diagonal than a block is wide,
-    so that it is taken apart block by block, without exchanging rows, which a matrix of B-splines does not need."""
+    """The matrix (B, B) of all B-splines at as many points. It is banded within a block's width, so it is factorized
+    block by block, without pivoting, which a matrix of B-splines does not need."""
 
     def __init__(self, x: torch.Tensor, interval: torch.Tensor, knots: torch.Tensor) -> None:
         """Arguments are those of `basis`, for B points and B + 6 knots."""
@@ -37,12 +37,12 @@ class Collocation:
         count = -(-self.size // _BLOCK)
         blocks = torch.zeros(
             count, 3, _BLOCK, _BLOCK, dtype=torch.float64
-        )  # before, on and behind the diagonal
+        )  # before, on and after the diagonal
         beside = column // _BLOCK - row // _BLOCK + 1
         blocks[row // _BLOCK, beside, row % _BLOCK, column % _BLOCK] = basis(x, interval, knots)
         beyond = torch.arange(self.size - (count - 1) * _BLOCK, _BLOCK)
         blocks[-1, 1, beyond, beyond] = 1.0
-        # NumPy, for its small products are quick where other work fills the cores.
+        # NumPy: its small products stay fast when other work fills the cores.
         parts = blocks.numpy()
         self._pivots = [np.linalg.inv(parts[0, 1])]
         self._lefts: list[np.ndarray] = []

@@ -1,4 +1,4 @@
-"""What is made of a tensor of atoms' types and kept as long as that: all steps of a simulation have the same."""
+"""Results from a tensor of atoms' types, kept as long as the tensor: all steps of a simulation have the same one."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
@@ -12,33 +12,33 @@ T = TypeVar("T")
 
 
 class OfTensor(ABC, Generic[T]):
-    """What `find` gives for a tensor, and for others when these come."""
+    """Caches the results of `find` for tensors."""
 
     def __init__(self) -> None:
         self._known: Any = WeakIdKeyDictionary()
 
     @abstractmethod
     def find(self, types: torch.Tensor) -> T:
-        """The same, not kept."""
+        """The result, without the cache."""
 
     def __call__(self, types: torch.Tensor) -> T:
-        if types.is_inference():  # it has no version, by which a change is seen
+        if types.is_inference():  # it has no version, which shows changes
             return self.find(types)
         known = self._known.get(types)
         if known is None or known[0] != types._version:
             found = self.find(types)
             if is_recorded(types):
-                return found  # not there before what is recorded runs
+                return found  # it exists only after the recorded operations run
             self._known[types] = known = types._version, found
         return known[1]
 
 
 class PresentTypes(OfTensor[tuple[int, ...] | None]):
-    """Which types atoms have, rising; None while steps are recorded, in a CUDA graph or for an exported model: then
-    they must not be read."""
+    """The types of the atoms, rising; None while steps are recorded, in a CUDA graph or for an exported model: then
+    types must not be read."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        """Copies find them again."""
+        """Copies compute them again."""
         return PresentTypes, ()
 
     def find(self, types: torch.Tensor) -> tuple[int, ...] | None:
@@ -48,8 +48,8 @@ class PresentTypes(OfTensor[tuple[int, ...] | None]):
 
 
 class PerTypeLookup(OfTensor[torch.Tensor]):
-    """A number of each type, (ntypes,), or a row of numbers, (ntypes, m), for the atoms of a system, and another number
-    for virtual ones: (N,) or (N, m) of types (N,).
+    """Looks up a number of each type, (ntypes,), or a row, (ntypes, m), for the atoms of a system, with another number
+    for virtual ones: (N,) or (N, m) for types (N,).
 
     Attributes:
         counts: whether any is not zero.

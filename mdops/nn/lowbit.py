@@ -1,4 +1,4 @@
-"""Layers whose products are of low-bit numbers: one to train with, one that has the low-bit numbers alone."""
+"""Layers with products of low-bit numbers: one for training, and one with only the low-bit numbers."""
 
 import math
 
@@ -9,7 +9,7 @@ from mdops.ops.lowbit import gemm_lowbit, lowbit_linear, pack_ternary, quantize
 
 
 class BitLinear(nn.Module):
-    """y = x W^T + b with both factors of the product quantised in every call, and float32 weights that are trained.
+    """y = x W^T + b with both factors of the product quantised in every call, and trainable float32 weights.
 
     The weights are ternary by their mean size, the rows of x int8 by their largest number (BitNet b1.58, Ma et al.,
     arXiv 2402.17764, whose norm before the layer is left to the caller). Gradients go straight through the rounding,
@@ -47,7 +47,7 @@ class BitLinear(nn.Module):
             nn.init.uniform_(self.bias, -1 / math.sqrt(max(1, inputs)), 1 / math.sqrt(max(1, inputs)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., inputs) to (..., outputs), in the dtype of x; each row of x has a scale of its own."""
+        """(..., inputs) to (..., outputs), in the dtype of x; each row of x has its own scale."""
         y = lowbit_linear(
             x.reshape(-1, x.shape[-1]),
             self.weight.T,
@@ -60,7 +60,7 @@ class BitLinear(nn.Module):
         return y.reshape(*x.shape[:-1], y.shape[-1]).to(x.dtype)
 
     def frozen(self) -> "LowBitLinear":
-        """The same layer with the low-bit numbers alone, to compute with and not to train; the same results."""
+        """The same layer with only the low-bit numbers, for inference without training; the same results."""
         values, scale = quantize(self.weight.T, self.weight_kind, per=self.weight_per, groups=self.groups)
         values = pack_ternary(values) if self.weight_kind == "ternary" else values.T.contiguous().T
         return LowBitLinear(

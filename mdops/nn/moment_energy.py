@@ -14,7 +14,7 @@ from mdops.ops.linear import linear, linear_input, linear_weight
 
 
 def supports(nets: Iterable[Net]) -> bool:
-    """Whether the passes written here are those of these fitting nets: tanh, and a linear layer at the end."""
+    """Whether the passes written here support these fitting nets: tanh, and a linear layer at the end."""
     return all(
         all(layer.activation_name.lower() == "tanh" for layer in net.layers[:-1])
         and net.layers[-1].activation_name.lower() in ("linear", "none")
@@ -39,13 +39,13 @@ def moment_energy(
     Both can be differentiated once, by the tables and the layers; not by the moments.
 
     Args:
-        nets: the fitting net of each type, or one for all; `supports` tells which will do.
-        layers: weight, bias and timestep of each of their layers, if with other inputs than the net's own.
+        nets: the fitting net of each type, or one for all; see `supports`.
+        layers: weight, bias and timestep of each of their layers, which may have other inputs than the net's own.
         axis: M2; 0 for plain sums.
         tables: C / N_sel of each centre's type, (ntypes, P, M).
         moments: A, (N, P, 4), of plain sums (N, P, 1).
         extra: (N, E), further inputs of the nets.
-        kinds: of each type, the indices of its atoms, int64.
+        kinds: the indices of each type's atoms, int64.
 
     Returns:
         e (N,), and de/dA, which has the shape of A.
@@ -57,7 +57,7 @@ def moment_energy(
 
 
 def _repeats(layer: Layer) -> int:
-    """How often a layer's output has its input added to it, side by side: 0, 1 or 2 times."""
+    """How many copies of a layer's input, side by side, are added to its output: 0, 1 or 2."""
     ratio = layer.outputs / layer.inputs
     return int(ratio) if layer.residual and ratio in (1, 2) else 0
 
@@ -65,10 +65,10 @@ def _repeats(layer: Layer) -> int:
 class _LayerPasses:
     """y = timestep * h + (x, ..), h = tanh(x W + b), forward, backward, for a tangent, and for its adjoint.
 
-    With L the loss, u = dL/de and v = dL/d(de/dA), the weights' gradients are those of u e + D_v e, D_v being the
-    derivative along v. So after forward and backward (which gives de/dA) follow the forward pass of the tangents
-    x', and the reverse of both. In this reverse the adjoint of a tangent is what the first backward pass had there,
-    and was kept: `grad_y` behind and `delta` before the tanh.
+    With the loss L, u = dL/de and v = dL/d(de/dA), the weights' gradients are those of u e + D_v e, where D_v is the
+    derivative along v. So forward and backward (which gives de/dA) are followed by the forward pass of the tangents
+    x', and the reverse of both. In this reverse the adjoint of a tangent is the saved gradient of the first backward
+    pass: `grad_y` after and `delta` before the tanh.
     """
 
     def __init__(self, weight: Any, bias: Any, timestep: Any, repeats: int) -> None:
@@ -122,7 +122,7 @@ class _LayerPasses:
 
 
 class _SumPasses:
-    """T = A^T C, in the same four passes, which is all of plain sums; rows of T (n, M) are those of A (n, P)."""
+    """T = A^T C in the same four passes, enough for plain sums; rows of T (n, M) are those of A (n, P)."""
 
     def __init__(self, table: torch.Tensor) -> None:
         self.table = table
@@ -146,7 +146,7 @@ class _SumPasses:
 
 
 class DescriptorPasses(_SumPasses):
-    """D = T^T T_< behind that, with four rows of T and A an atom."""
+    """The same followed by D = T^T T_<, with four rows of T and A per atom."""
 
     def __init__(self, table: torch.Tensor, axis: int) -> None:
         super().__init__(table)
@@ -178,8 +178,8 @@ class DescriptorPasses(_SumPasses):
 
 
 class _NetPasses:
-    """The passes for the atoms of one net: the descriptors of its types, one after the other, hidden layers and the
-    linear layer at the end. What is an atom's stands type after type."""
+    """The passes for the atoms of one net: the descriptors of its types, one after another, hidden layers and the
+    linear layer at the end. Atoms are sorted by type."""
 
     def __init__(
         self, tables: Sequence[torch.Tensor], axis: int, repeats: list[int], weights: Sequence[Any]
@@ -214,7 +214,7 @@ class _NetPasses:
     def second(
         self, u: torch.Tensor, v: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-        """The gradients of the tables and of all weights, from u (n,) and each type's v, of the shape of A."""
+        """The gradients of the tables and of all weights, from u (n,) and each type's v, in the shape of A."""
         dx = _joined([d.tangent(part) for d, part in zip(self.descriptors, v, strict=True)])
         dx = torch.nn.functional.pad(dx, (0, self.extras)) if self.extras else dx
         for layer in self.hidden:
@@ -269,11 +269,11 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def moment_rows(moments: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """(C n, P), of these atoms, from (N, P, C)."""
+    """(C n, P) for these atoms, from (N, P, C)."""
     return moments.transpose(1, 2).index_select(0, index).flatten(0, 1)
 
 
 def blank_moments(moments: torch.Tensor, kinds: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Like `moments`; zero, unless every atom is of a kind and will be written."""
+    """Like `moments`; zeros, or uninitialized if every atom has a kind and will be written."""
     whole = sum(len(index) for index in kinds) == len(moments)
     return torch.empty_like(moments) if whole else torch.zeros_like(moments)

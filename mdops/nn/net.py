@@ -25,37 +25,37 @@ from mdops.options import saved_precision
 from mdops.tracing import is_exported, set_while
 
 Tree = dict[str, Any]
-_MOST_LAYERS = 17  # of the ops on nets
+_MOST_LAYERS = 17  # limit of the ops on nets
 
 _needs_input_gradient_alone = ContextVar("needs_input_gradient_alone", default=False)
 
 
 def input_gradient_alone() -> AbstractContextManager[None]:
-    """While this lasts, nets of one output give no derivatives but the first by their input, which an op finds in the
+    """In this context nets of one output give only the first derivative by their input, which an op computes in the
     same pass as the value (`mdops.ops.mlp_value_and_gradient`; not on a GPU in float64, where its products are those of
-    the layers). In trainings, which need more, it would not pay (docs/explanation/evaluators.md)."""
+    the layers). Training needs more derivatives, so it would not pay there (docs/explanation/evaluators.md)."""
     return set_while(_needs_input_gradient_alone, True)
 
 
 def is_input_gradient_alone() -> bool:
-    """Whether this lasts."""
+    """Whether this context is active."""
     return _needs_input_gradient_alone.get()
 
 
 def _is_differentiated_eagerly() -> bool:
-    """Whether autograd records operations, and no compiler that would fuse them itself."""
+    """Whether autograd records operations, and not a compiler, which would fuse them itself."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_exported()
 
 
 def _is_for_kernels_of_nets(x: torch.Tensor) -> bool:
-    """Whether a GPU has kernels of whole nets for such rows, and no compiler makes its own."""
+    """Whether a GPU has kernels of whole nets for such rows, and no compiler is active."""
     return x.is_cuda and x.dtype == torch.float32 and _is_differentiated_eagerly()
 
 
 class Layer(nn.Module):
     """y = idt * phi(x W + b), plus x if the widths are equal, plus (x, x) if the output is twice as wide.
 
-    The last two only where `residual` is set; b and idt (the "timestep") may be absent.
+    The last two only if `residual` is set; b and idt (the "timestep") may be absent.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Layer(nn.Module):
         residual: bool = True,
         bias: bool = True,
     ) -> "Layer":
-        """New weights, rounded to `precision`, which they are saved in; a `timestep` is there only where the layer adds
+        """New weights, rounded to `precision`, in which they are saved; there is a `timestep` only if the layer adds
         its input."""
 
         def draw(mean: float, deviation: float, *shape: int) -> torch.Tensor:
@@ -145,17 +145,17 @@ class Layer(nn.Module):
 
     @property
     def multiplied(self) -> torch.Tensor:
-        """The weights as inputs are multiplied with them: `weight`, or what is left of it after rounding."""
+        """The weights in products: `weight`, rounded in some subclasses."""
         return self.weight
 
     @property
     def added(self) -> torch.Tensor:
-        """The bias; zeros in the place of one that is absent."""
+        """The bias, or zeros if it is absent."""
         return self.weight.new_zeros(self.outputs) if self.bias is None else self.bias
 
     @property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Weight, bias and timestep; in the place of one that is absent, what does nothing."""
+        """Weight, bias and timestep; an absent bias is zeros, an absent timestep ones."""
         weight = self.multiplied
         return weight, self.added, weight.new_ones(self.outputs) if self.timestep is None else self.timestep
 
@@ -166,7 +166,7 @@ class Layer(nn.Module):
         return self._after_product(self.product(x), x, self.bias, self.timestep)
 
     def _by_op(self, x: torch.Tensor) -> torch.Tensor:
-        """The same of rows in fewer passes, and in far fewer backwards."""
+        """The same for rows in fewer passes, and in far fewer backward passes."""
         z = linear(x, self.weight, self.bias)
         if self._activation is identity and self.timestep is None and not self.adds_input:
             return z
@@ -193,13 +193,13 @@ class Layer(nn.Module):
         return self._around(y, x)
 
     def _around(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """y and what is added to it of the input."""
+        """y plus the residual of the input, if any."""
         if not self.adds_input:
             return y
         return y + (x if self.outputs == self.inputs else torch.cat([x, x], dim=-1))
 
     def alike(self, others: Sequence["Layer"], x: torch.Tensor) -> torch.Tensor:
-        """G layers that differ from this one in their numbers alone, as one: (G or 1, R, inputs) to
+        """G layers that differ only in their weights, evaluated as one: (G or 1, R, inputs) to
         (G, R, outputs)."""
 
         def rows(values: list[torch.Tensor | None]) -> torch.Tensor | None:
@@ -287,7 +287,7 @@ class Net(nn.Sequential):
 
     @property
     def widths(self) -> list[int]:
-        """Of the layers' outputs."""
+        """The widths of the layers' outputs."""
         return [layer.outputs for layer in self.layers]
 
     @property
@@ -301,7 +301,7 @@ class Net(nn.Sequential):
         return [layer.activation_name for layer in self.layers]
 
     def alike(self, others: Sequence["Net"], x: torch.Tensor) -> torch.Tensor:
-        """As `Layer.alike`, for whole nets: a few large steps in the place of many small ones."""
+        """As `Layer.alike`, for whole nets: a few large steps instead of many small ones."""
         if any(isinstance(other, TabulatedNet) for other in others):
             return torch.stack([net(x[k if len(x) > 1 else 0]) for k, net in enumerate(others)])
         for layers in zip(self.layers, *(other.layers for other in others), strict=True):
@@ -318,17 +318,17 @@ class Net(nn.Sequential):
 
 
 class TabulatedNet(Net):
-    """y_k(x) = sum_p c_kp (x - b)^p on the piece of x, which begins at b; beyond the ends the tangent.
+    """y_k(x) = sum_p c_kp (x - b)^p on the piece of x that begins at b; beyond the ends the tangent.
 
-    It has one input, and nothing that is trained: what compressed TensorFlow graphs have of an embedding net.
+    It has one input and no trainable parameters: the form of embedding nets in compressed TensorFlow graphs.
 
     Attributes:
         breaks: (P + 1,), where the P pieces begin, rising, and where the last one ends.
-        coefficients: (P, M, 6), of rising powers. Both are float64, whatever is computed in: rounded, the pieces would
-            not meet.
+        coefficients: (P, M, 6), of rising powers. Both are float64 for any compute dtype: rounded, the pieces would
+            not be continuous.
     """
 
-    CLASS = "TabulatedNetwork"  # in model files; a name of mdops' own
+    CLASS = "TabulatedNetwork"  # in model files; mdops' own name
     POWERS = 6
     breaks: torch.Tensor
     coefficients: torch.Tensor
@@ -411,7 +411,7 @@ class _ValueAndGradient(torch.autograd.Function):
 
 
 def collection_node(nets: Sequence[Tree | None], ndim: int, ntypes: int, kind: str) -> Tree:
-    """The nets of all types (ndim 1) or pairs of types (ndim 2), or the one net (ndim 0), as files have them."""
+    """The node of the nets of all types (ndim 1) or pairs of types (ndim 2), or of the one net (ndim 0), in files."""
     return {
         "@class": "NetworkCollection",
         "@version": 1,
@@ -426,7 +426,7 @@ class NetCollection(nn.ModuleList):
     """The nets of a model's part: one for all types (`ndim` 0), one a type (1), or one a pair of types (2).
 
     Attributes:
-        ndim, ntypes: of which there are ntypes^ndim nets.
+        ndim, ntypes: there are ntypes^ndim nets.
         network_type: "embedding_network" or "fitting_network".
     """
 
@@ -435,8 +435,8 @@ class NetCollection(nn.ModuleList):
         self.ndim, self.ntypes, self.network_type = ndim, ntypes, network_type
 
     def net(self, *types: int) -> Net:
-        """The net of these types, of which the last `ndim` count: of (centre, neighbour) a one-sided collection asks
-        for the neighbour alone."""
+        """The net of these types, of which the last `ndim` count: for (centre, neighbour) a one-sided collection uses
+        only the neighbour."""
         chosen = types[len(types) - self.ndim :]
         found = self[sum(kind * self.ntypes**k for k, kind in enumerate(chosen))]
         assert isinstance(found, Net)
@@ -448,7 +448,7 @@ class NetCollection(nn.ModuleList):
 
     @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "NetCollection":
-        """Raises UnsupportedModelError where nets are absent."""
+        """Raises UnsupportedModelError if nets are absent."""
         if any(net is None for net in tree["networks"]):
             raise UnsupportedModelError("a model without the nets of some types is not supported")
         kinds = {TabulatedNet.CLASS: TabulatedNet}
@@ -473,8 +473,8 @@ class NetCollection(nn.ModuleList):
         dtype: torch.dtype,
         outputs: int | None = None,
     ) -> "NetCollection":
-        """New nets with the activation function, `resnet_dt` and precision of `options`; those of a fitting if they
-        have `outputs`. Each has random numbers of its own, from `seed` and its place."""
+        """New nets with the activation function, `resnet_dt` and precision of `options`; fitting nets if `outputs` is
+        given. Each has its own random numbers, from `seed` and its place."""
         nets = [
             Net.random(
                 widths,
@@ -497,7 +497,7 @@ def tensor(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
 
 
 def array(value: torch.Tensor | None, precision: str = "float64") -> np.ndarray | None:
-    """A tensor as a tree has it."""
+    """A tensor as an array of a serialised tree."""
     return None if value is None else value.detach().cpu().double().numpy().astype(precision)
 
 

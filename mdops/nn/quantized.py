@@ -1,4 +1,4 @@
-"""Layers of nets with low-bit weights, by named schemes, and how a trained net becomes one (quantize.md)."""
+"""Layers of nets with low-bit weights, by named schemes, and the conversion of a trained net (quantize.md)."""
 
 import dataclasses
 from typing import Any
@@ -9,7 +9,7 @@ from mdops.nn.net import Layer, Net, Tree
 from mdops.ops.lowbit import fake_quantize, gemm_lowbit, pack_ternary, quantize
 
 _HALVES = ("float16", "bfloat16")
-# Of the balance between inputs and weights: 0 makes weights alike, 1 inputs, None leaves both as they are.
+# Shares of the balance between inputs and weights: 0 equalizes weights, 1 inputs, None changes neither.
 _SHARES = (None, 0.0, 0.25, 0.5, 0.75, 1.0)
 _MOST_SHIFT = 20
 _SCALE_BITS = 16
@@ -17,13 +17,13 @@ _SCALE_BITS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """What the products of a net's hidden layers are of.
+    """The numbers in the products of a net's hidden layers.
 
     Attributes:
         name: in model files and commands.
-        weights: the kind of number that weights are (`mdops.ops.quantize`), with a scale for each output.
-        inputs: the kind that inputs are rounded to, a scale for each row; None: they are floating-point numbers.
-        words: for people.
+        weights: the kind of the weights (`mdops.ops.quantize`), with a scale for each output.
+        inputs: the kind of the rounded inputs, with a scale for each row; None: floating-point numbers.
+        words: a description.
     """
 
     name: str
@@ -33,8 +33,8 @@ class Scheme:
 
     @property
     def has_exact_forces(self) -> bool:
-        """Whether forces are the derivatives of the energy: the derivative of a rounded input is zero or infinite, and
-        forces take it for 1 ("straight through")."""
+        """Whether forces are the exact derivatives of the energy: the derivative of a rounded input is zero or
+        infinite, but forces use 1 ("straight through")."""
         return self.inputs is None
 
 
@@ -54,9 +54,9 @@ SCHEMES = {
 def low_bit_weights(weight: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Values (inputs, outputs), int8 or float8, and the scale of each output (outputs,), float32.
 
-    Scales have 16 bits, so that value times scale is exact in float32, and quantising what came out of it gives the
-    same values and scales. That of ternary numbers is the mean size of the weights that are not rounded to zero, which
-    leaves the least error.
+    Scales have 16 bits, so that value times scale is exact in float32, and quantising the product again gives the same
+    values and scales. The scale of ternary numbers is the mean size of the weights that are not rounded to zero, which
+    gives the least error.
     """
     values, scale = quantize(weight, kind, per="column")
     if kind == "ternary":
@@ -70,11 +70,11 @@ def low_bit_weights(weight: torch.Tensor, kind: str) -> tuple[torch.Tensor, torc
 class LowBitLayer(Layer):
     """A layer that multiplies with low-bit weights: y = (x d) Q(W/d), with d a power of two for each input.
 
-    `weight` is what is trained: it is rounded in every call, and gradients go straight through the rounding, to any
-    order. A file has the rounded weights.
+    `weight` is trained: it is rounded in every call, and gradients go straight through the rounding, to any order. A
+    file has the rounded weights.
 
     Attributes:
-        scheme: of the numbers.
+        scheme: the kinds of numbers.
         balance: d (inputs,).
     """
 
@@ -93,17 +93,17 @@ class LowBitLayer(Layer):
         return self.balance.log2().round().to(torch.int8)
 
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values and scale of W/d."""
+        """The values and scale of W/d."""
         return low_bit_weights(self.weight.detach() / self.balance[:, None], self.scheme.weights)
 
     def rounded(self) -> torch.Tensor:
-        """The weights as the low-bit numbers have them, exact in float32; no gradient."""
+        """The weights from the low-bit numbers, exact in float32; no gradient."""
         values, scale = self.numbers()
         return (values.float() * scale).to(self.weight) * self.balance[:, None]
 
     @property
     def multiplied(self) -> torch.Tensor:
-        """What `rounded` gives, with the gradient straight through to `weight`."""
+        """The weights of `rounded`, with the gradient straight through to `weight`."""
         return _StraightThrough.apply(self.weight, self.rounded())
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
@@ -114,16 +114,16 @@ class LowBitLayer(Layer):
         return y.reshape(*x.shape[:-1], self.outputs)
 
     def to_tree(self, precision: str) -> Tree:
-        """The node with the rounded weights; half precision has no room for them, and is raised."""
+        """The node with the rounded weights; half precision cannot hold them and becomes float32."""
         return super().to_tree("float32" if precision in _HALVES else precision)
 
     def frozen(self) -> "FrozenLayer":
-        """The layer with the low-bit numbers of now, to compute with."""
+        """The layer with the current low-bit numbers, for inference."""
         return FrozenLayer(self)
 
 
 class _StraightThrough(torch.autograd.Function):
-    """The second argument, with the first one's gradient."""
+    """Returns the second argument; the gradient goes to the first."""
 
     @staticmethod
     def forward(ctx: Any, exact: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
@@ -135,7 +135,7 @@ class _StraightThrough(torch.autograd.Function):
 
 
 class _RoundedProduct(torch.autograd.Function):
-    """Q(x) Q(w), by `gemm_lowbit`; backwards as if nothing were rounded but the other factor."""
+    """Q(x) Q(w), by `gemm_lowbit`; for each gradient only the other factor is rounded."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, scheme: Scheme) -> torch.Tensor:
@@ -156,7 +156,7 @@ class _RoundedProduct(torch.autograd.Function):
 
 
 class FrozenLayer(Layer):
-    """What a `LowBitLayer` computes, with numbers that are rounded and packed once. Gradients go to its input alone."""
+    """A `LowBitLayer` with weights that are rounded and packed once. Only its input gets gradients."""
 
     def __init__(self, layer: LowBitLayer) -> None:
         super().__init__(layer.rounded(), None, None, layer.activation_name, layer.residual)
