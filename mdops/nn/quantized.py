@@ -214,10 +214,10 @@ def rounded_net(net: Net, scheme: Scheme, shifts: list[torch.Tensor] | None = No
 
 @torch.no_grad()
 def calibrated_net(net: Net, scheme: Scheme, rows: torch.Tensor) -> Net:
-    """The net with its hidden layers in a scheme, fitted to inputs that it gets: (n, inputs).
+    """The net with its hidden layers in a scheme, fitted to sample inputs (n, inputs).
 
-    Layer by layer, the balance between inputs and weights is the one of some that leaves the least error of the
-    layer's product, and the bias then takes up the mean of that error. So does the last layer's.
+    For each layer the balance between inputs and weights is chosen for the least error of the product, and the bias
+    then corrects the mean of that error. So does the last layer's bias.
     """
     if not len(rows):
         return rounded_net(net, scheme)
@@ -245,10 +245,10 @@ def calibrated_net(net: Net, scheme: Scheme, rows: torch.Tensor) -> Net:
 
 
 def _shifts(weight: torch.Tensor, rows: torch.Tensor, share: float | None) -> torch.Tensor:
-    """Exponents of d (inputs,) that make the largest x d and W/d of the inputs more alike.
+    """Exponents of d (inputs,) that make the largest x d and W/d of different inputs more equal.
 
     As in SmoothQuant (Xiao et al., arXiv 2211.10438), d = max|W|^(1 - share) / max|x|^share, rounded to powers of two,
-    which change no bits.
+    which are exact.
     """
     if share is None:
         return torch.zeros(weight.shape[0], device=weight.device)

@@ -44,7 +44,7 @@ def fixed_point_sum(values: torch.Tensor, batch: torch.Tensor, systems: int) -> 
     terms = torch.where(finite, values, 0.0)
     # |m| < 2^exponent, so |m| 2^power <= 2^(62 - bits of N).
     _, exponent = torch.frexp(terms.abs().max())
-    # A program is for any number of terms, and counts them when it runs.
+    # An exported program supports any number of terms and counts them when it runs.
     bits = torch.frexp(torch.ones_like(terms).sum())[1] if is_exported() else values.numel().bit_length()
     power = (62 - bits - exponent).clamp(-1000, 1000)
     scale = torch.exp2(power.double())

@@ -1,4 +1,4 @@
-"""Gated nets of two products without biases, as descriptors of DPA-4's family have them."""
+"""Gated nets of two products without biases, used by descriptors of DPA-4's family."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +41,7 @@ class SwiGLU(nn.Module):
 
     @property
     def widths(self) -> list[int]:
-        """Of the input, behind the gate, and of the output."""
+        """The widths of the input, after the gate, and of the output."""
         return [self.first.shape[0], *self.second.shape]
 
     @classmethod

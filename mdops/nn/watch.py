@@ -1,9 +1,9 @@
-"""Whether the weights of a module are still those that something was made of, asked at every step.
+"""Checks in every step whether a module's weights have changed since a result was computed from them.
 
-PyTorch counts the changes of a tensor (`_version`), which costs nothing to look at. It does not count those through
-`p.data`, which is an alias with a counter of its own. So watched parameters note that an alias was handed out; they are
-taken as changed from then on. Neither does it count the steps of fused optimizers: a hook does that. Memory that NumPy
-or another library writes to cannot be watched.
+PyTorch counts the changes of a tensor (`_version`), which is free to read. It does not count those through `p.data`,
+an alias with its own counter. So watched parameters note that an alias was handed out, and then always count as
+changed. PyTorch does not count the steps of fused optimizers either: a hook does that. Memory that NumPy or another
+library writes to cannot be watched.
 """
 
 import functools
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class WatchedParameter(nn.Parameter):
-    """A parameter that notes what becomes of its `data`.
+    """A parameter that records the uses of its `data`.
 
     Attributes:
         replaced: how often it was set.
@@ -56,7 +56,7 @@ class WatchedParameter(nn.Parameter):
 
 @functools.lru_cache(maxsize=1)
 def _count_fused_steps() -> None:
-    """Lets steps of optimizers with `fused=True`, whose kernels raise no `_version`, raise those of watched weights."""
+    """Makes steps of optimizers with `fused=True`, whose kernels raise no `_version`, raise that of watched weights."""
 
     def count(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         fused = [group["params"] for group in optimizer.param_groups if group.get("fused")]
@@ -72,7 +72,7 @@ _VERSION, _REPLACED, _HAS_ALIAS = map(operator.attrgetter, ("_version", "replace
 
 
 def _values(dicts: list[dict[str, Any]]) -> list[Any]:
-    """Of all, one after the other; a loop in Python would take a tenth of a small system's step."""
+    """The values of all dicts in order; a loop in Python would take a tenth of a small system's step."""
     return list(itertools.chain.from_iterable(map(dict.values, dicts)))
 
 
@@ -82,11 +82,11 @@ def _are_same(now: list[Any], before: list[Any]) -> bool:
 
 
 class _Tensors:
-    """The tensors in some dicts that stay the same objects: walking over modules each time would cost more."""
+    """The tensors in some dicts, which stay the same objects: walking over modules each time would cost more."""
 
     def __init__(self, dicts: list[dict[str, Any]]) -> None:
         self._dicts = dicts
-        # Held, as an object that takes the place of another may get its id.
+        # Held, as a new object may get the id of a freed one.
         self.held: list[torch.Tensor] = []
         self._generation = -1
 
@@ -94,7 +94,7 @@ class _Tensors:
         return [value for value in _values(self._dicts) if value is not None]
 
     def state(self, now: list[torch.Tensor]) -> list[Hashable]:
-        """Differs from earlier ones if there are other tensors than then, or changed ones."""
+        """A state that differs from earlier ones if tensors were replaced or changed."""
         if not _are_same(now, self.held):
             self.held, self._generation = now, next(_generations)
         return [self._generation, *map(_VERSION, now)]
@@ -117,7 +117,7 @@ class Watch:
 
     @property
     def is_valid(self) -> bool:
-        """False where modules or parameters were replaced: another Watch is due."""
+        """False if modules or parameters were replaced: a new Watch is needed."""
         children, counts = self._then
         return (
             not self._has_new
@@ -126,11 +126,11 @@ class Watch:
         )
 
     def buffers(self) -> tuple[Hashable, ...]:
-        """Differs from an earlier one if a buffer changed since."""
+        """A state that differs from an earlier one if a buffer changed since."""
         return tuple(self._buffers.state(self._buffers.now()))
 
     def parameters(self) -> tuple[Hashable, ...]:
-        """Differs from an earlier one if a parameter changed since, or may have."""
+        """A state that differs from an earlier one if a parameter changed since, or may have."""
         now = self._parameters.now()
         state = self._parameters.state(now)
         if self._watched is not self._parameters.held:  # other tensors than before
@@ -143,12 +143,12 @@ class Watch:
         return tuple(state)
 
     def state(self) -> tuple[Hashable, ...]:
-        """Of both."""
+        """The states of both."""
         return *self.buffers(), *self.parameters()
 
 
 class OfWeights(Generic[T]):
-    """What is made of a module's parameters, made again where they have changed. Copies and pickles make it again."""
+    """A result from a module's parameters, computed again if they have changed, and in copies and pickles."""
 
     def __init__(self) -> None:
         self._kept: tuple[Watch, Any, T | None] | None = None
@@ -158,7 +158,7 @@ class OfWeights(Generic[T]):
         return OfWeights, ()
 
     def __call__(self, module: nn.Module, make: Callable[[], T], of: torch.Tensor | None = None) -> T:
-        """What `make` gave with the weights of now; with those of the call before if that was for the same tensor `of`,
+        """The result of `make` with the current weights; or that of the last call if it was for the same tensor `of`,
         which belongs to a pass over the module."""
         if of is not None:
             if self._kept is not None and self._pass is not None and self._pass() is of:
@@ -176,19 +176,19 @@ class OfWeights(Generic[T]):
 
     @property
     def last(self) -> T | None:
-        """What was given last, whatever the weights are now."""
+        """The last result, for whatever weights."""
         return None if self._kept is None else self._kept[2]
 
 
 class NamedOfWeights(Generic[T]):
-    """As `OfWeights` of several things by names, each made when it is first asked for, without a graph.
+    """As `OfWeights` for several named results, each computed without a graph when it is first needed.
 
-    Where operations are recorded they have what a step before made, and that stays, also once weights have changed: a
-    CUDA graph reads its memory.
+    Recorded operations use the result of an earlier step. It stays in memory even if weights change: a CUDA graph reads
+    it.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        """`most`: how many are kept at once, if not all."""
+        """`most`: the number of results to keep, if not all."""
         self._most, self._all = most, OfWeights[dict[Hashable, T]]()
         self._held: dict[int, T] = {}
 
@@ -211,7 +211,7 @@ class NamedOfWeights(Generic[T]):
             with torch.inference_mode(False), torch.no_grad():
                 found = make()
             if in_graph:
-                return found  # not there before the graph runs
+                return found  # it exists only after the graph runs
             if len(kept) == self._most:
                 kept.clear()
             kept[name] = found

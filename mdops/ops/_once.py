@@ -1,5 +1,5 @@
 """Functions with their first derivatives written out, each as one node of autograd: for simulations on a CPU, where
-weights are constants. To record every operation takes as long there as many of them do for some hundred atoms."""
+weights are constants. For a few hundred atoms recording an operation often takes as long as running it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -11,28 +11,28 @@ from mdops.errors import DerivativeError
 from mdops.ops._register import formula_of
 
 OPS = torch.ops.mdops
-_Results = tuple[torch.Tensor | None, ...]  # None in the place of constants
+_Results = tuple[torch.Tensor | None, ...]  # None for constants
 
 
 class Once(Protocol):
     """A function and its derivatives. In both methods nothing is recorded."""
 
     def forward(self, *given: torch.Tensor) -> tuple[Any, Sequence[torch.Tensor | None]]:
-        """What it gives, a tensor or a tuple of new ones and of None, and what `backward` needs besides `given`."""
+        """The results, a tensor or a tuple of new ones and None, and what `backward` needs besides `given`."""
 
     def backward(
         self, given: Sequence[torch.Tensor], kept: Sequence[Any], *grads: Any
     ) -> Sequence[torch.Tensor | None]:
-        """The gradients by `given`, of those by what it gave."""
+        """The gradients by `given`, from those by the results."""
 
 
 def once(function: Once, *given: torch.Tensor) -> Any:
-    """What the function gives, differentiable once."""
+    """The function's results, differentiable once."""
     return _Node.apply(function, *given)
 
 
 def added(old: torch.Tensor | None, new: torch.Tensor | None) -> Any:
-    """Their sum, where both are there, in the first."""
+    """Their sum, in place in the first, or the one that is not None."""
     if old is None or new is None:
         return new if old is None else old
     return old.add_(new)
@@ -56,24 +56,24 @@ class _Node(torch.autograd.Function):
 
 
 class Trace:
-    """Operations that were done one after the other, and the way back through them. Weights are constants: gradients
-    are those by the tensors that it begins with."""
+    """A record of operations in order, for the backward pass through them. Weights are constants: gradients are by the
+    tensors that it begins with."""
 
     def __init__(self, given: Sequence[torch.Tensor]) -> None:
-        self._given = given  # held, as are all results: no other tensor gets the id of one
+        self._given = given  # held, like all results, so that no other tensor gets their ids
         self._known = set(map(id, given))
         self._steps: list[tuple[_Results, tuple[torch.Tensor, ...], Callable[..., Any]]] = []
 
     def step(
         self, found: torch.Tensor, sources: tuple[torch.Tensor, ...], back: Callable[[torch.Tensor], Any]
     ) -> torch.Tensor:
-        """What was made of the sources; `back` gives the gradients by these, of that by what was found."""
+        """Records a result of the sources; `back` gives the gradients by these from that by the result."""
         self._steps.append(((found,), sources, back))
         self._known.add(id(found))
         return found
 
     def op(self, name: str, *args: Any) -> Any:
-        """`torch.ops.mdops.<name>`, whose gradients are those that are registered."""
+        """`torch.ops.mdops.<name>`, with its registered gradients."""
         formula, found = formula_of(name), getattr(OPS, name)(*args)
         results = (found,) if isinstance(found, torch.Tensor) else tuple(found)
         sources = tuple([args[k] for k in formula.differentiable])
@@ -91,25 +91,25 @@ class Trace:
         return found
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """x W of rows (..., I)."""
+        """x W for rows (..., I)."""
         return self.step(x @ weight, (x,), lambda grad: (grad @ weight.mT,))
 
     def product_of_each(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Of rows (N, D, I) with a weight of each of the D, (D, I, O)."""
+        """x W for rows (N, D, I) with a weight for each of the D, (D, I, O)."""
         return self.step(_of_each(x, weight), (x,), lambda grad: (_of_each(grad, weight.mT),))
 
     def sum(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return self.step(x + y, (x, y), lambda grad: (grad, grad))
 
     def scaled(self, x: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-        """x times constants that have its shape, or fewer numbers that stand for several."""
+        """x times constants of its shape, or of a smaller one for broadcasting."""
         return self.step(x * factors, (x,), lambda grad: (grad * factors,))
 
     def shaped(self, x: torch.Tensor, *shape: int) -> torch.Tensor:
         return self.step(x.view(shape), (x,), lambda grad: (grad.reshape(x.shape),))
 
     def first(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, C) of rows (N, D, C)."""
+        """The first row (N, C) of (N, D, C)."""
 
         def back(grad: torch.Tensor) -> Any:
             found = torch.zeros_like(x)
@@ -119,15 +119,15 @@ class Trace:
         return self.step(x[:, 0], (x,), back)
 
     def beside(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Columns of both."""
+        """The columns of both."""
         sizes = [x.shape[1], y.shape[1]]
         return self.step(torch.cat([x, y], 1), (x, y), lambda grad: grad.split(sizes, 1))
 
     def gradients(self, found: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor | None]:
-        """By what it began with, of that by something found. The steps are forgotten.
+        """The gradients by the given tensors, from that by a result. The steps are then dropped.
 
         Raises:
-            DerivativeError: they are.
+            DerivativeError: the steps were dropped.
         """
         if not self._steps:
             raise DerivativeError("derivatives of a step of a simulation were asked for twice")
@@ -151,7 +151,7 @@ class Trace:
 
 
 def traced(function: Callable[..., torch.Tensor], *given: torch.Tensor) -> Any:
-    """function(trace, *given), one tensor, of which the trace knows the derivatives: differentiable once."""
+    """function(trace, *given), one tensor, with the derivatives of the trace: differentiable once."""
     return _Traced.apply(function, *given)
 
 
@@ -168,7 +168,7 @@ class _Traced(torch.autograd.Function):
         with torch._C._AutoDispatchBelowAutograd():
             found = function(trace, *given)
             ctx.way = trace, found
-            return found.detach()  # not the same: it would hold itself
+            return found.detach()  # not the same tensor: it would hold itself
 
     @staticmethod
     @once_differentiable

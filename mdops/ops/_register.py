@@ -1,5 +1,5 @@
-"""What the Python faces of the ops share: the fake kernel, with the rule for `torch.vmap`, and the autograd formula of
-an op in one call each."""
+"""Shared by the ops' Python modules: one call registers the fake kernel, with the rule for `torch.vmap`, and one the
+autograd formula of an op."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ def _is_list_of_tensors(value: Any) -> bool:
 
 def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates the function that gives the shapes and dtypes of `torch.ops.mdops.<name>`'s results, and lets
-    `torch.vmap` call the op for one member of a batch after another.
+    `torch.vmap` call the op for each member of a batch in turn.
 
     Raises LibraryError if the compiled library has no such op.
     """
@@ -51,7 +51,7 @@ def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def register_fake_like(name: str, *places: int) -> None:
-    """`register_fake` of an op whose results have the shapes and dtypes of its arguments at these places."""
+    """`register_fake` for an op whose results have the shapes and dtypes of its arguments at these places."""
 
     def fake(*args: Any) -> Any:
         found = tuple(args[k].new_empty(args[k].shape) for k in places)
@@ -60,11 +60,11 @@ def register_fake_like(name: str, *places: int) -> None:
     register_fake(name)(fake)
 
 
-_library = torch.library.Library("mdops", "IMPL")  # what it registers lasts as long as this object
+_library = torch.library.Library("mdops", "IMPL")  # its registrations last as long as this object
 
 
 def _as_given(name: str, keys: Any, *args: Any) -> Any:
-    """The op where autocast is on: products that it leaves to PyTorch must not be cast."""
+    """The op under autocast: its products by PyTorch must not be cast."""
     both = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
     both = both | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
     with torch._C._ExcludeDispatchKeyGuard(both):
@@ -72,9 +72,9 @@ def _as_given(name: str, keys: Any, *args: Any) -> Any:
 
 
 def _one_by_one(name: str, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-    """The op for each member of a batch, and where its results have the batch: in front.
+    """The op for each member of a batch, and the batch dimension of its results: the first.
 
-    Raises RuntimeError for a batch without members, and for results whose shapes differ, which only those of
+    Raises RuntimeError for a batch without members, and for results of different shapes, which only those of
     `neighbor_pairs` do.
     """
     if info.batch_size == 0:
@@ -108,18 +108,18 @@ def _one_by_one(name: str, info: Any, in_dims: tuple[Any, ...], *args: Any) -> t
 
 
 def _no_gradient(value: Any) -> Any:
-    """What a formula returns for an argument that has none: of a list of tensors a list."""
+    """What a formula returns for an argument without a gradient: a list for a list of tensors."""
     if _is_list_of_tensors(value):
         return [None] * len(value)
     return [] if isinstance(value, list) and not value else None
 
 
 class _Kept(int):
-    """The place of a tensor among those that a context keeps."""
+    """The place of a tensor among those that a context saves."""
 
 
-# Not within those who call them: a function that calls itself from there holds itself, and with it the tensors, until
-# Python looks for such circles.
+# Not nested in its callers: a nested recursive function holds itself, and with it the tensors, until Python collects
+# reference cycles.
 def _keep(value: Any, kept: list[torch.Tensor]) -> Any:
     """The argument with places in `kept` instead of tensors."""
     if isinstance(value, torch.Tensor):
@@ -135,18 +135,18 @@ def _restored(value: Any, kept: Sequence[torch.Tensor]) -> Any:
 
 
 def as_non_leaf(weight: torch.Tensor) -> torch.Tensor:
-    """The tensor, in a form of which a backward pass can tell whether it wants its gradient: of leaves it cannot."""
+    """The tensor as no leaf, so that a backward pass can tell whether it needs its gradient: for leaves it cannot."""
     return weight.view_as(weight) if weight.is_leaf and weight.requires_grad else weight
 
 
 def is_by_pytorch() -> bool:
-    """Whether, on a CPU, PyTorch's own operations stand for an op that does the same: they are called, and recorded by
-    autograd, in a tenth of the time. Not where autocast would cast them, or a compiler or exporter looks for the op."""
+    """Whether, on a CPU, PyTorch's own operations replace an equal op: calling them, and recording them in autograd,
+    takes a tenth of the time. Not if autocast would cast them, or if a compiler or exporter needs the op."""
     return not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or is_exported())
 
 
 class _Last(torch.autograd.Function):
-    """Results that hang on their arguments, so that a pass back to these finds that there is no formula."""
+    """Results that depend on their arguments, so that a backward pass to these finds that there is no formula."""
 
     @staticmethod
     def forward(name: str, args: list[Any], *kept: torch.Tensor) -> Any:
@@ -164,16 +164,15 @@ class _Last(torch.autograd.Function):
 
 
 def _flat(results: Any) -> Any:
-    """Those of lists beside the others; a tensor alone as it is."""
+    """The results as a flat tuple, with those in lists; a single tensor unchanged."""
     if isinstance(results, torch.Tensor):
         return results
     return tuple(chain.from_iterable([r] if isinstance(r, torch.Tensor) else r for r in results))
 
 
 def last_derivative(name: str, *args: Any) -> Any:
-    """The results of `torch.ops.mdops.<name>(*args)` in a formula, those of lists beside the others, where the op has
-    no formula of its own: to go back through them raises DerivativeError. PyTorch would warn, and take them as
-    constant."""
+    """The results of `torch.ops.mdops.<name>(*args)` in a formula, flattened, if the op has no formula of its own: a
+    backward pass through them raises DerivativeError. PyTorch would warn and treat them as constant."""
     if not torch.is_grad_enabled():
         return _flat(getattr(torch.ops.mdops, name)(*args))
     kept: list[torch.Tensor] = []
@@ -181,8 +180,8 @@ def last_derivative(name: str, *args: Any) -> Any:
 
 
 def apart(values: Sequence[Any], places: Sequence[int]) -> tuple[list[Any], list[torch.Tensor]]:
-    """The values with the same tensors as others at these places, so that a gradient is that of this place alone; and
-    these."""
+    """The values with new aliases of the tensors at these places, so that a gradient is for this place alone; and
+    these aliases."""
     given = list(values)
     for k in places:
         one = given[k]
@@ -197,9 +196,9 @@ def register_formulas_by(
     own: int = 1,
     takes_result: bool = False,
 ) -> None:
-    """Registers the gradients of an op of one result, whose derivatives by the first `own` of its differentiable
-    arguments, which come first, are the op `<name>_backward(grad, *args)`; if it `takes_result`, that comes last. Those
-    by the others, and second ones, go by PyTorch's operations: those of `function`, which does the same."""
+    """Registers the gradients of an op of one result. Those by the first `own` of its differentiable arguments, which
+    come first, are the op `<name>_backward(grad, *args)`; with `takes_result` the result is its last argument. Those by
+    the others, and second ones, are by PyTorch's operations in `function`, which computes the same."""
     places = (0, *(k + 1 for k in differentiable))
 
     def formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -229,7 +228,7 @@ def register_formulas_by(
 
 
 class _Formula(NamedTuple):
-    """The gradients of an op, as `register_formula` is given them."""
+    """The gradients of an op, as passed to `register_formula`."""
 
     name: str
     backward: Callable[..., Any]
@@ -238,7 +237,7 @@ class _Formula(NamedTuple):
     saved: Sequence[int]
 
     def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """What `gradients` needs. Every line here and there takes time at each step, of small systems most of it."""
+        """Saves what `gradients` needs. Every line in both takes time in each step: for small systems most of it."""
         tensors = [k for k, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         kept = [inputs[k] for k in tensors]
         others = list(inputs)
@@ -258,7 +257,7 @@ class _Formula(NamedTuple):
         ctx.save_for_backward(*kept)
 
     def gradients(self, ctx: Any, wanted: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...]:
-        """Of all arguments; `wanted`: whether each needs one."""
+        """The gradients of all arguments; `wanted`: whether each needs one."""
         kept, args = ctx.saved_tensors, list(ctx.others)
         result: list[Any] = [None] * len(args)
         for place, k in enumerate(ctx.tensors):
@@ -269,7 +268,7 @@ class _Formula(NamedTuple):
         needs = self._needed(ctx, wanted)
         if self.saved:
             args += kept[len(kept) - len(self.saved) :]
-        # PyTorch's products have other bits for other strides.
+        # PyTorch's products give different bits for different strides.
         grads = tuple([g.contiguous() if isinstance(g, torch.Tensor) else g for g in grads])
         device = next((g.device.type for g in grads if isinstance(g, torch.Tensor)), "cpu")
         if torch.is_autocast_enabled(device):  # PyTorch's own operations in a formula keep their dtypes, too
@@ -282,12 +281,12 @@ class _Formula(NamedTuple):
         return tuple(result)
 
     def _needed(self, ctx: Any, wanted: Sequence[Any]) -> tuple[bool, ...]:
-        """Whether the pass under way wants the gradients: one by positions alone, as of forces, spares those of weights
+        """Whether the current pass needs the gradients: one by positions alone, as for forces, skips those of weights
         that are not leaves. Lists of tensors count as wanted if they have a gradient."""
         needs = tuple([wanted[k] for k in self.differentiable])
-        if sum(map(bool, needs)) < 2:  # this is done for the one
+        if sum(map(bool, needs)) < 2:  # the pass is for this one
             return needs
-        behind = getattr(ctx, "next_functions", ())  # of each tensor; not there in torch.func's own passes
+        behind = getattr(ctx, "next_functions", ())  # of each tensor; absent in torch.func's own passes
         if len(behind) != len(ctx.tensors):
             return needs
         nodes = dict(zip(ctx.tensors, behind, strict=True))
@@ -296,8 +295,8 @@ class _Formula(NamedTuple):
 
 
 def is_wanted(node: Any) -> bool:
-    """Whether the pass under way goes on to this node of the graph."""
-    if node is None or not node.next_functions:  # of a leaf the engine does not tell
+    """Whether the current pass reaches this node of the graph."""
+    if node is None or not node.next_functions:  # for a leaf the engine does not tell
         return True
     wanted: bool = torch._C._will_engine_execute_node(node)
     return wanted
@@ -321,18 +320,18 @@ _formulas: dict[str, _Formula] = {}
 
 
 def formula_of(name: str) -> _Formula:
-    """The gradients of an op that has some."""
+    """The gradients of an op that has a formula."""
     return _formulas[name]
 
 
 def is_transformed() -> bool:
-    """Whether a transformation of `torch.func`, or forward-mode differentiation, is under way."""
+    """Whether a transformation of `torch.func`, or forward-mode differentiation, is active."""
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def refuse_tangents(name: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Raises DerivativeError where forward-mode differentiation (`torch.func.jvp`) comes to an op: PyTorch would take
-    its results as constants."""
+    """Raises DerivativeError if forward-mode differentiation (`torch.func.jvp`) reaches an op: PyTorch would treat its
+    results as constants."""
     if forward_ad._current_level < 0:
         return
     if any(t.is_floating_point() and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
@@ -342,8 +341,8 @@ def refuse_tangents(name: str, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def call(name: str, *args: Any) -> Any:
-    """`torch.ops.mdops.<name>(*args)`, of an op without lists of tensors. On a CPU without the detours that PyTorch
-    takes for ops with a registered formula, which cost five times as much, and as much where nothing is recorded."""
+    """`torch.ops.mdops.<name>(*args)`, for an op without lists of tensors. On a CPU it avoids PyTorch's overhead for
+    ops with a registered formula, which costs five times as much, even if nothing is recorded."""
     op = getattr(torch.ops.mdops, name)
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
     if is_transformed() or not (tensors[0].is_cpu and is_by_pytorch()):
@@ -366,8 +365,8 @@ def register_formula(
 
     `backward(needs, grads, args)` gets a tuple of bools (which of `differentiable` need a gradient), the
     gradients of the results, and the op's arguments; it returns the gradients in the order of
-    `differentiable`. `constant` names the results that have no gradient, `saved` those that come after the
-    arguments in `args`; an op that has some gets None for gradients that are zero.
+    `differentiable`. `constant` names the results without a gradient, `saved` those that come after the
+    arguments in `args`; an op with saved results gets None for gradients that are zero.
 
     An argument may be a list of tensors: then its gradient is one, too.
     """

@@ -38,7 +38,7 @@ _SILUT_THRESHOLD = 3.0
 
 
 def is_smooth(name: str) -> bool:
-    """Whether the function's slope is continuous, so that a spline can stand for a net of it."""
+    """Whether the function's slope is continuous, so that a spline can replace a net with it."""
     return name.lower() not in _KINKED
 
 
@@ -49,7 +49,7 @@ CODES |= {"none": CODES["linear"], "gelu_tf": CODES["gelu"], "custom_silu": CODE
 
 
 def kernel_code(name: str) -> tuple[int, float]:
-    """The number by which the ops know an activation function, and its threshold (of silut; others ignore it).
+    """The ops' number of an activation function, and its threshold (for silut; others ignore it).
 
     Raises:
         UnsupportedModelError: no activation function has that name.
@@ -60,7 +60,7 @@ def kernel_code(name: str) -> tuple[int, float]:
 
 
 def of_code(code: int, threshold: float) -> Activation:
-    """The activation function of that number."""
+    """The activation function with that number."""
     key = _KERNEL_ORDER[code]
     return activation(f"{key}:{threshold!r}" if key == "silut" else key)
 
@@ -91,9 +91,9 @@ def _with_threshold(name: str, argument: str) -> Activation:
         ) from None
     sigmoid = 1 / (1 + math.exp(-threshold))
     value, slope = threshold * sigmoid, sigmoid + threshold * sigmoid * (1 - sigmoid)
-    return partial(_silut, threshold=threshold, value=value, slope=slope)  # which can be pickled
+    return partial(_silut, threshold=threshold, value=value, slope=slope)  # it can be pickled
 
 
 def _silut(x: torch.Tensor, threshold: float, value: float, slope: float) -> torch.Tensor:
-    """SiLU below the threshold; above it a tanh that goes on from there with the same value and slope."""
+    """SiLU below the threshold; above it a tanh that continues with the same value and slope."""
     return torch.where(x < threshold, F.silu(x), torch.tanh(slope * (x - threshold)) + value)

@@ -28,7 +28,7 @@ def add_norm(
         eps: added to the variances.
 
     Returns:
-        (N, M). Rows more than 512 wide go by PyTorch's own operations on a GPU.
+        (N, M). On a GPU rows wider than 512 use PyTorch's own operations.
 
     Raises:
         RuntimeError: a shape, dtype or device does not match.

@@ -1,4 +1,4 @@
-"""What messages along angles add for the two edges of each."""
+"""The two edges' terms in messages along angles."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ def angle_ends(
     x: torch.Tensor, of_atom: torch.Tensor, weight: torch.Tensor, of: EdgeIndex
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """p and q of `message` along angles: p_r = x_r U + N of the atom of r, and q_r = x_r V. On a GPU with tensor cores
-    float32 of 32 or 64 numbers a row and columns in sixteens have one kernel each way. The weights are constants.
-    Differentiable once, in the others.
+    there is one kernel forward and one backward for float32, I of 32 or 64, and C a multiple of 16. The weights are
+    constants. Differentiable once, in the others.
 
     Args:
-        x: (R, I), float32 or float64, of edges that make angles.
+        x: (R, I), float32 or float64, of edges that form angles.
         of_atom: N (A, C).
         weight: (I, 2 C), U and V side by side.
-        of: of R rows and A atoms, without an order. Rows of no atom, which stand behind all others, are zeros.
+        of: of R rows and A atoms, without an order. Rows of no atom come after all others and are zeros.
 
     Returns:
         p and q, (R, C).

@@ -12,7 +12,7 @@ POWERS, ROW = 6, 8  # of x on a piece; numbers of a piece in tables
 
 class AngleGrid(NamedTuple):
     """The pieces of the axis of theta. On either side of zero, octave o reaches from 2^exponent (2^o - 1) to
-    2^exponent (2^(o+1) - 1) and has 2^fineness pieces of one width; after the last octave comes one without an end."""
+    2^exponent (2^(o+1) - 1) and has 2^fineness pieces of equal width; the piece after the last octave has no end."""
 
     exponent: int
     octaves: int
@@ -20,17 +20,17 @@ class AngleGrid(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
-        """Whether the ops take it."""
+        """Whether the ops support it."""
         return -40 <= self.exponent <= 40 and 1 <= self.octaves <= 60 and 0 <= self.fineness <= 12
 
     @property
     def side(self) -> int:
-        """Pieces on either side of zero."""
+        """The number of pieces on either side of zero."""
         return (self.octaves << self.fineness) + 1
 
     @property
     def pieces(self) -> int:
-        """Those of theta >= 0, with |theta| rising, then those of theta < 0."""
+        """The number of pieces: those of theta >= 0, with |theta| rising, come before those of theta < 0."""
         return 2 * self.side
 
     @property
@@ -72,7 +72,7 @@ def angle_moment(
         displacements, counts, types, std, cutoff, cutoff_smooth, protection, pair_mask: as for `env_mat`; at most 1000
             types.
         grid: the pieces, Q in all.
-        gated: give the sums of w(r_j) w(r_l) theta_jl x_jl^k instead, w being the switch.
+        gated: give the sums of w(r_j) w(r_l) theta_jl x_jl^k instead, with the switch w.
 
     Returns:
         moments (N, ntypes (ntypes + 1) / 2, Q, 6), types t <= u at u (u + 1) / 2 + t; within and nearest as of

@@ -1,4 +1,4 @@
-"""Products of the numbers of two things, as of the two edges of an angle: cosines and weights."""
+"""Products of the rows of two nodes, such as the two edges of an angle: cosines and weights."""
 
 from typing import Any
 
@@ -9,16 +9,16 @@ from mdops.ops.graph import EdgeIndex
 
 
 def angle_products(u: torch.Tensor, first: EdgeIndex, second: EdgeIndex) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of rows between a first and a second thing the product <u_f, u_s> of their first three numbers, and u_f u_s of
-    their last: with directions and weights of edges the cosines of angles and their weights. Sums of its gradients have
-    a fixed order. Differentiable any number of times.
+    """For pairs of a first and a second node, the dot product <u_f, u_s> of their first three numbers, and the product
+    u_f u_s of their last: with directions and weights of edges, the cosines of angles and their weights. Sums of its
+    gradients have a fixed order. Differentiable any number of times.
 
     Args:
         u: (M, 4), float32 or float64.
-        first: of R rows and M things, without an order. second: of the same.
+        first: of R rows and M nodes, without an order. second: of the same.
 
     Returns:
-        (R,) and (R,), zeros in rows of no first or no second.
+        (R,) and (R,), zeros in rows without a first or a second.
 
     Raises:
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) an index is wrong. A GPU answers NaN there.

@@ -14,7 +14,7 @@ class RaggedPlan(NamedTuple):
     """How the work on sequences is cut into pieces, for `ragged_attention`; `ragged_plan` makes it.
 
     Attributes:
-        items: (P, 4) int32, on the device of the offsets. P follows from what `ragged_plan` is told.
+        items: (P, 4) int32, on the device of the offsets. P follows from the arguments of `ragged_plan`.
         max_length: no sequence is longer.
     """
 
@@ -22,7 +22,7 @@ class RaggedPlan(NamedTuple):
     max_length: int
 
     def copy_(self, other: "RaggedPlan") -> "RaggedPlan":
-        """Takes over another plan of the same capacity, for a CUDA graph that was captured with this one."""
+        """Copies another plan of the same capacity, for a CUDA graph that was captured with this one."""
         if other.max_length != self.max_length or other.items.shape != self.items.shape:
             raise ValueError("a plan takes over one that was made for the same capacity only")
         self.items.copy_(other.items)
@@ -34,8 +34,8 @@ def ragged_plan(
 ) -> RaggedPlan:
     """The work of `ragged_attention` on these sequences in equal pieces.
 
-    Nothing waits for a GPU, and the plan's shape follows from the capacity alone: in a CUDA graph it may be made anew
-    by a replay, or copied into the plan the graph was captured with (`RaggedPlan.copy_`).
+    Nothing waits for a GPU, and the plan's shape follows from the capacity alone: a replay of a CUDA graph may compute
+    it anew, or it may be copied into the plan the graph was captured with (`RaggedPlan.copy_`).
 
     Args:
         offsets: (B + 1,) int32, B at most `max_batch`: rows offsets[b] to offsets[b + 1] are sequence b; they do not
@@ -43,11 +43,11 @@ def ragged_plan(
         max_total: room for so many rows.
         max_batch: room for so many sequences.
         max_length: room for sequences of this length.
-        longest_first: the longest sequences come first, so that no long one is begun when others are done. It takes a
-            sort, which is not worth its while where all are of about one length.
+        longest_first: the longest sequences come first, so that no long one starts when others are done. It needs a
+            sort, which is not worth it if all have about the same length.
 
     Returns:
-        The plan. If the sequences do not fit into the capacity, it says so, and attention with it gives NaN on a GPU.
+        The plan. If the sequences do not fit into the capacity, attention with it gives NaN on a GPU.
 
     Raises:
         ValueError: more sequences than `max_batch`; on the CPU also sequences that do not fit.
@@ -94,10 +94,10 @@ def ragged_attention(
             bfloat16 or float16. Softmax and sums of the last two are in float32.
         v: (T, H, E), E up to 256.
         offsets: (B + 1,) int32: rows offsets[b] to offsets[b + 1] are sequence b. Rows that belong to none give 0.
-        scale: of the products; D^-1/2 unless given.
-        bias: (H, sum of L^2), of each head the (L, L) numbers of sequence after sequence.
+        scale: of the products; by default D^-1/2.
+        bias: (H, sum of L^2), for each head the (L, L) numbers of all sequences in order.
         gate: (T, C), C up to 8: p_jl is multiplied by gate_j . gate_l.
-        plan: of `ragged_plan`; made anew unless given. It costs several small operations, and serves all layers.
+        plan: of `ragged_plan`; by default a new one. It costs several small operations, and serves all layers.
         matmul: the least accuracy of float32's products, as in `mlp`.
 
     Returns:
@@ -117,7 +117,7 @@ def ragged_attention(
 
 
 def plan_of(offsets: torch.Tensor, rows: int) -> RaggedPlan:
-    """A plan with room for whatever may stand in so many rows."""
+    """A plan with room for any sequences in so many rows."""
     return ragged_plan(offsets, max_total=rows, max_batch=offsets.shape[0] - 1, max_length=rows)
 
 
@@ -154,7 +154,7 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     if grads[0] is None:
         return (None,) * 6
     q, k, v, *others, out, logsumexp = args
-    # The second derivative knows how `out` depends on the others.
+    # The second derivative includes how `out` depends on the others.
     saved = out.detach(), logsumexp
     found = call("ragged_attention_backward", grads[0], q, k, v, *saved, *others)
     return _of_given(found, 3, args[5:8])
@@ -168,7 +168,7 @@ def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _of_given(found: Any, count: int, optional: Any) -> tuple[Any, ...]:
-    """The gradients, None for arguments that are None."""
+    """The gradients, with None for arguments that are None."""
     rest = (None if x is None else g for x, g in zip(optional, found[count:], strict=True))
     return (*found[:count], *rest)
 

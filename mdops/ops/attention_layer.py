@@ -14,13 +14,13 @@ _WIDEST = 128  # kWidestRow of source/op/attention_layer/gpu_rows.h
 
 
 class AttentionWeights(NamedTuple):
-    """Of a layer: M numbers a neighbour, attention of width A.
+    """The weights of a layer: M numbers per neighbour, attention of width A.
 
     Attributes:
-        project, project_bias: (M, 3 A), (3 A,): to q, k and v; None where these stand behind g.
+        project, project_bias: (M, 3 A), (3 A,): to q, k and v; None if these are columns after g.
         out, out_bias: (A, M), (M,): back.
         norm, norm_bias: (M,), (M,): LayerNorm's.
-        factors: (A,), by which the columns of q are multiplied after q has the length 1; None: 1.
+        factors: (A,), factors of the columns of q after its normalization; None: 1.
     """
 
     project: torch.Tensor | None
@@ -51,19 +51,19 @@ def attention_layer(
     weights are constants. Second derivatives go through PyTorch's own operations. On a GPU it takes float32, and g and
     attention up to 128 wide (`has_layer`).
 
-    q, k and v may be coordinates in orthonormal bases of spaces that they do not leave; `factors` are then the cosines
+    q, k and v may be coordinates in orthonormal bases of the spaces that contain them; `factors` are then the cosines
     of the angles between the bases of q and of k (mathematics.md). Without `project` they are given, A numbers
-    each, a multiple of 16, as the last columns of rows that begin with g; if they have length and factors already,
-    without `normalize` and factors, they are neither copied nor kept.
+    each, a multiple of 16, as the last columns of rows that begin with g; if they are normalized and have their factors
+    already, without `normalize` and factors, they are neither copied nor saved.
 
     Args:
-        g: (E, M), or (E, at least M + 3 A) without `project`, float32 or float64, rows of the neighbours of atom after
+        g: (E, M), or (E, at least M + 3 A) without `project`, float32 or float64, rows of neighbours, sorted by
             atom.
         offsets: (N + 1,) int32, from 0 to E.
         weights: see there.
         directions, switch, empty, normalize: as of `neighbor_attention`; scale is its temperature.
         eps: LayerNorm's.
-        plan: as of `neighbor_attention`; a CPU does without.
+        plan: as of `neighbor_attention`; not used on a CPU.
 
     Returns:
         (E, M).
@@ -87,7 +87,7 @@ def has_layer(device: torch.device, dtype: torch.dtype, features: int, width: in
 
 
 def _reference(g: Any, offsets: Any, *args: Any) -> torch.Tensor:
-    """The op by others, differentiable any number of times that those are."""
+    """The op by other ops, and differentiable as often as they are."""
     *weights, gate, switch, absent, scale, shift, eps, normal, items, max_length = args
     project, project_bias, out, out_bias, norm, norm_bias, factors = weights
     assert shift == SHIFT

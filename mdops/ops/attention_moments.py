@@ -1,4 +1,4 @@
-"""The sums T behind layers of DPA-1's attention in one op, from rows of coordinates, for simulation."""
+"""The sums T after layers of DPA-1's attention in one op, from rows of coordinates, for simulation."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ _MOST_FEATURES = 128
 
 
 class JoinedLayer(NamedTuple):
-    """A layer of attention between rows x of D coordinates and those behind it, of D' (mathematics.md): with
-    attention of width A,
+    """A layer of attention from rows x of D coordinates to rows x' of D' (mathematics.md): with attention of
+    width A,
 
         y = x inner + o out + bias        x' = y / sqrt(|y|^2 / M + eps)
 
@@ -24,7 +24,7 @@ class JoinedLayer(NamedTuple):
         inner, out, bias: (D, D'), (A, D'), (D',).
         scale: of q.k.
         project, project_bias: (D, 3 A), (3 A,): to q, k and v; None in the first layer, whose rows come with them.
-        factors: (A,), not 0, by which the columns of q are multiplied after q has the length 1; None in the first
+        factors: (A,), not 0, factors of the columns of q after its normalization; None in the first
             layer.
     """
 
@@ -51,23 +51,23 @@ def attention_moments(
     normalize: bool,
     plan: RaggedPlan | None = None,
 ) -> torch.Tensor:
-    """T[n, a] = sum over the rows j of atom n of environment[j, a] (w x_j + b), x behind the last layer.
+    """T[n, a] = sum over the rows j of atom n of environment[j, a] (w x_j + b), with x after the last layer.
 
-    The layers, what is between them and the sums are one pass forward and one backward. Differentiable in rows,
+    The layers and the sums are one pass forward and one backward. Differentiable in rows,
     environment, directions and switch; the weights are constants. Second derivatives go through PyTorch's own
     operations. On a GPU it takes float32, layers of 32 or 64 columns with attention as wide, and an even M up to 128
     (`has_moments`).
 
     Args:
-        rows: (E, D + 3 A), x of the neighbours of atom after atom, and behind it q, k and v as attention takes them.
+        rows: (E, D + 3 A), x of the neighbours, sorted by atom, then q, k and v as attention takes them.
         environment: (E, 4), R of `env_mat`.
-        offsets: (N + 1,) int32, from 0 to E; on a GPU there may be rows behind the last atom's, whose gradients are
-            left as memory has them.
+        offsets: (N + 1,) int32, from 0 to E; on a GPU there may be rows after the last atom's; their gradients are
+            not written.
         layers: see there.
         norm: w and b (M,), the last layer's LayerNorm's.
-        directions, switch, empty, normalize: as of `neighbor_attention`; normalize: of the layers behind the first.
+        directions, switch, empty, normalize: as of `neighbor_attention`; normalize: for the layers after the first.
         eps: LayerNorm's.
-        plan: as of `neighbor_attention`; a CPU does without.
+        plan: as of `neighbor_attention`; not used on a CPU.
 
     Returns:
         (N, 4, M).
@@ -91,7 +91,7 @@ def attention_moments(
 
 
 def has_moments(device: torch.device, dtype: torch.dtype, widths: Sequence[int], features: int) -> bool:
-    """Whether `attention_moments` takes layers of so many columns (D = A), and M."""
+    """Whether `attention_moments` supports layers of so many columns (D = A), and M."""
     if device.type == "cpu":
         return True
     return (
@@ -103,7 +103,7 @@ def has_moments(device: torch.device, dtype: torch.dtype, widths: Sequence[int],
 
 
 def _reference(rows: Any, environment: Any, offsets: Any, *args: Any) -> torch.Tensor:
-    """The op by others, differentiable any number of times that those are."""
+    """The op by other ops, and differentiable as often as they are."""
     *lists, w, b, gate, switch, absent, scales, shift, eps, normalize, items, max_length = args
     inner, out, bias, project, project_bias, factors = lists
     assert shift == SHIFT
@@ -125,7 +125,7 @@ def _reference(rows: Any, environment: Any, offsets: Any, *args: Any) -> torch.T
 
 def _saved_width(inner: Any, out: Any) -> int:
     """As of `JoinedSaved` in source/op/attention_moments/attention_moments.h."""
-    behind = [*(len(weight) for weight in inner[1:]), 0]  # what is behind the last layer is not kept
+    behind = [*(len(weight) for weight in inner[1:]), 0]  # the last layer's output is not saved
     of_layers = zip(out, behind, strict=True)
     return 1 + sum(
         len(weight) + columns + 2 + (3 * len(weight) + 3 if k else 0)

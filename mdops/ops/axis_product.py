@@ -14,10 +14,10 @@ def axis_product(t: torch.Tensor, axis: int, behind: torch.Tensor | None = None)
     Args:
         t: (N, rows, M), float32 or float64.
         axis: M2, 1 to M.
-        behind: (N, E), further numbers of each row of features, or None.
+        behind: (N, E), further features of each row, or None.
 
     Returns:
-        (N, M * axis), of t's dtype; (N, M * axis + E) with those of `behind` as the last columns.
+        (N, M * axis), of t's dtype; with `behind` (N, M * axis + E), those last.
 
     Raises:
         RuntimeError: `axis` is out of range, or a shape or dtype is wrong.
@@ -41,7 +41,7 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    """Of <u, dT>, in which dT is linear in G and in T. By G it is the change of D along u, by T dT at u."""
+    """The gradients of <u, dT>; dT is linear in G and in T. By G it is the change of D along u, by T dT at u."""
     (u,), (grad, t, axis) = grads, args
     change = (axis_product(t + u, axis) - axis_product(t - u, axis)) / 2  # exact: D is quadratic
     change = F.pad(change, (0, grad.shape[1] - change.shape[1]))

@@ -1,4 +1,4 @@
-"""Norms of rows of coefficients, by a length that does not turn."""
+"""Norms of rows of coefficients, by a length that is invariant to rotations."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ def degree_norm(
     eps: float,
     centered: bool,
 ) -> torch.Tensor:
-    """y_dc = x_dc f_dc / sqrt(sum_d v_d sum_c x_dc^2 + eps), with a bias in the first row. One kernel each way, and for
-    second derivatives; those by factors and bias are sums over atoms beside it.
+    """y_dc = x_dc f_dc / sqrt(sum_d v_d sum_c x_dc^2 + eps), with a bias in the first row. One kernel forward, one
+    backward, and one for second derivatives; gradients by factors and bias are separate sums over atoms.
 
     Args:
         x: (N, D, C), float32 or float64.
         factors: f (D, C). bias: (C,). shares: v (D,), constant.
         eps: above 0.
-        centered: whether the first row is taken less its mean over the channels.
+        centered: whether the first row's mean over the channels is subtracted from it.
 
     Returns:
         (N, D, C).

@@ -1,4 +1,4 @@
-"""Pair vectors, and the forces and virials that come back from their gradients."""
+"""Pair vectors, and forces and virials from the gradients by them."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def displacements(
 ) -> torch.Tensor:
     """Pair vectors x_j - x_i + (a, b, c) . cell, in A.
 
-    Formed in float64 and then cast, so that float32 loses nothing in a large cell. Differentiable to any order
+    Computed in float64 and then cast, so that float32 loses nothing in a large cell. Differentiable to any order
     in `positions` and `cell`.
 
     Args:
@@ -49,7 +49,7 @@ def pair_forces(
     """Forces, virials and per-atom virials from the pair gradients g_ij = dE/dd_ij.
 
     F_i = sum_j g_ij - sum_j g_ji and W = -sum_ij d_ij (x) g_ij = -dE/d(strain), in eV. As in DeePMD-kit, a
-    pair's virial is booked on its neighbour j. Sums are in float64. Differentiable to any order.
+    pair's virial is assigned to its neighbour j. Sums are in float64. Differentiable to any order.
 
     Args:
         grad: (N, K, 3) float32 or float64, eV/A.
@@ -57,7 +57,7 @@ def pair_forces(
         batch: (N,) int32.
         neighbors: (N, K) int32.
         num_systems: S.
-        of_atoms: whether per-atom virials are wanted, which are most of a GPU's work here.
+        of_atoms: whether per-atom virials are computed, which take most of a GPU's time here.
 
     Returns:
         forces (N, 3), virial (S, 3, 3) and atom_virial (N, 3, 3), or (0, 3, 3) if not wanted; all float64.

@@ -6,11 +6,11 @@ import torch
 
 from mdops.ops._register import register_fake
 
-_MOVES = 25  # numbers of a system that say how its atoms move
+_MOVES = 25  # numbers per system that describe its atoms' motion
 
 
 class Begun(NamedTuple):
-    """What `begin_step` gives."""
+    """The results of `begin_step`."""
 
     positions: torch.Tensor
     momenta: torch.Tensor
@@ -19,7 +19,7 @@ class Begun(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What `end_step` gives."""
+    """The results of `end_step`."""
 
     momenta: torch.Tensor
     scale: torch.Tensor
@@ -31,7 +31,7 @@ class Ended(NamedTuple):
 
 
 class BegunInCell(NamedTuple):
-    """What `begin_cell_step` gives."""
+    """The results of `begin_cell_step`."""
 
     positions: torch.Tensor
     momenta: torch.Tensor
@@ -45,7 +45,7 @@ class BegunInCell(NamedTuple):
 
 
 class EndedInCell(NamedTuple):
-    """What `end_cell_step` gives."""
+    """The results of `end_cell_step`."""
 
     momenta: torch.Tensor
     scale: torch.Tensor
@@ -83,14 +83,14 @@ def begin_step(
     chain of M thermostats (Nose-Hoover) multiplies its momenta by a factor; with masses Q_0 = g kT tau^2 and
     Q_j = kT tau^2, whole steps conserve E + K + g kT eta_0 + kT sum_{j>0} eta_j + sum_j p_j^2 / (2 Q_j) of each
     system. With noise (Langevin dynamics, BAOAB) p -> keep p + sqrt((1 - keep^2) m kT) xi in the middle of the
-    drift. Sources of the formulas stand in source/op/dynamics/. Not differentiable; never waits for a GPU.
+    drift. Sources of the formulas are in source/op/dynamics/. Not differentiable; never waits for a GPU.
 
     Args:
         positions, momenta, forces: (N, 3); inverse_mass: (N,).
         batch: (N,) int32, the system of each atom, in rising order.
         scale, kinetic: (S,), as `end_step` gave them: the momenta are `scale` times those in `momenta`, and
             have that kinetic energy; the former is 1 before any step.
-        eta, eta_momenta: (S, M), the thermostats' places and momenta, M = 0 (none) to 4.
+        eta, eta_momenta: (S, M), the thermostats' positions and momenta, M = 0 (none) to 4.
         freedom: (S,), g.
         noise: (N, 3), standard normal numbers xi, or (0, 3) for none.
         dt: the time step. kT: energy. tau: the chain's time scale. keep: exp(-friction dt).
@@ -129,7 +129,7 @@ def end_step(
     """Half a kick by the new forces, energies of the systems, half a step of the thermostats, and a tally.
 
     Arguments as of `begin_step`, and:
-        reference: (N, 3), where the atoms were when the neighbour list was made.
+        reference: (N, 3), the atoms' positions when the neighbour list was made.
         atom_energy: (N,).
         nearest: (N,) float32 or float64, within: (N, ntypes) int32: as `spline_potential` gives them.
         sel: (ntypes,) int32.
@@ -217,8 +217,8 @@ def begin_cell_step(
     As `begin_step`, with a cell h of each system that strains at the rate P / W (symmetric; the atoms go with it),
     where the momentum P follows G = virial + sum p p^T / m + 2 K / g - pressure V. It has a chain of thermostats of
     its own, xi, with masses 9 kT period^2 and kT period^2. Whole steps conserve the energy of `begin_step` plus
-    pressure V + |P|^2 / (2 W) + f kT xi_0 + kT sum_{j>0} xi_j + the kinetic energies of the xi, f being 6, or 1 where
-    the volume alone changes. mathematics.md has the equations and the splitting. Not differentiable; never
+    pressure V + |P|^2 / (2 W) + f kT xi_0 + kT sum_{j>0} xi_j + the kinetic energies of the xi, where f is 6, or 1 if
+    only the volume changes. mathematics.md has the equations and the splitting. Not differentiable; never
     waits for a GPU.
 
     Args:
@@ -226,17 +226,17 @@ def begin_cell_step(
             `begin_step`.
         flow: (S, 6), sum p p^T / m over the atoms of a system as xx, yy, zz, yz, xz, xy, of the momenta times
             `scale`.
-        virial: (S, 3, 3), -dE/d(strain), of which the symmetric part counts.
+        virial: (S, 3, 3), -dE/d(strain); only its symmetric part is used.
         cell: (S, 3, 3), rows are lattice vectors.
-        cell_momenta: (S, 6), P; a multiple of (1, 1, 1, 0, 0, 0) where the volume alone changes.
-        xi, xi_momenta: (S, M), the places and momenta of the cell's thermostats.
+        cell_momenta: (S, 6), P; a multiple of (1, 1, 1, 0, 0, 0) if only the volume changes.
+        xi, xi_momenta: (S, M), the positions and momenta of the cell's thermostats.
         inertia: (S,), W.
         pressure: energy per volume. period: the time scale of the cell's thermostats.
-        flexible: the cell may change its shape, and not its volume alone.
+        flexible: the cell may change its shape, not only its volume.
 
     Returns:
         positions, momenta, cell, cell_momenta, xi, xi_momenta, eta, eta_momenta; and moves, (S, 25), how atoms move
-        in this step, for `end_cell_step`. A strain of more than a half in one step makes a system NaN.
+        in this step, for `end_cell_step`. A strain above 1/2 in one step makes a system NaN.
 
     Raises:
         RuntimeError: as `begin_step`.
@@ -284,12 +284,12 @@ def end_cell_step(
 
     Arguments as of `begin_cell_step` and `end_step`, with the new positions, cell, forces and virial, and:
         moves: (S, 25), as `begin_cell_step` gave it.
-        reference_cell: (S, 3, 3), the cell that the neighbour list was made in.
-        cutoff: how far that list reaches.
+        reference_cell: (S, 3, 3), the cell when the neighbour list was made.
+        cutoff: the cutoff of that list.
 
-    The tally's distances are those from where the strain since the list would have brought an atom. The strain
-    counts, too: with e the part of its length that a vector may have lost, it adds e cutoff / 2 to them. No pair
-    within `cutoff - skin` is missing in the list while they are at most skin / 2.
+    The tally's distances are from the positions to which the strain since the list would have moved the atoms. The
+    strain counts, too: if a vector may have shrunk by a fraction e, it adds e cutoff / 2 to them. No pair within
+    `cutoff - skin` is missing in the list while they are at most skin / 2.
 
     Returns:
         momenta: (N, 3), still to be multiplied by `scale`, (S,).

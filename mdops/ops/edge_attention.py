@@ -1,4 +1,4 @@
-"""Attention of the edges of an atom to each other, whose keys and values are their own numbers."""
+"""Attention of an atom's edges to each other, with their own features as keys and values."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ def edge_attention(
     gated: bool,
     longest: int,
 ) -> torch.Tensor:
-    """Of edges j to the edges l of their atom, in each of H heads:
+    """Attention of edges j to the edges l of their atom, in each of H heads:
 
         o_j = sum_l p_jl (r_j . r_l) w_j w_l x_l
         p_jl = softmax over l of (u_jl + shift) w_j w_l       u_jl = q_j . x_l, times r_j . r_l if gated
 
-    The softmax counts `absent` edges besides, with the logit 0. Keys are the first K numbers of x; all heads have the
-    same keys and values, so that whatever makes other ones of x belongs into q, or behind the sum. Twice
+    The softmax also counts `absent` edges, with the logit 0. Keys are the first K numbers of x; all heads have the same
+    keys and values, so matrices of keys belong into q, and those of values are applied after the sum. Twice
     differentiable, each derivative in one pass.
 
     Args:
@@ -37,7 +37,7 @@ def edge_attention(
         longest: no atom has more edges.
 
     Returns:
-        (E, H, V); zeros in rows behind the last atom's.
+        (E, H, V); zeros in rows after the last atom's.
 
     Raises:
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) `offsets` falls, goes beyond E, or has an

@@ -18,8 +18,8 @@ def edge_convolution(
     of_x: EdgeIndex,
     of: EdgeIndex,
 ) -> torch.Tensor:
-    """Sums over the edges of each node of the rows of other nodes, first times filters that are products of the edges'
-    numbers, then times Q more numbers:
+    """Sums over each node's edges of the rows of other nodes, first times filters, which are products of the edges'
+    features, then times Q more numbers:
 
         y[m, 0] = sum of x[of_x[e]] w[e] (b[e] W)        y[m, 1 + q] = sum of t[e, q] x[of_x[e]]
 
@@ -112,10 +112,10 @@ class _Form:
     def by_edges(
         self, needs: Sequence[bool], a: Any, x: Any, b: Any, w: Any, weight: Any
     ) -> tuple[torch.Tensor | None, ...]:
-        """By b, w and t, of which some are needed."""
+        """The gradients by b, w and t, as far as needed."""
         if not any(needs):
             return None, None, None
-        turns = needs[2] or a.is_cuda  # where to copy the first sums takes longer than the others
+        turns = needs[2] or a.is_cuda  # there copying the first sums takes longer than computing the others
         by_b, by_w, by_t = call(
             "edge_convolution_edges", a if turns else a[:, :1], x, b, w, weight, *self.both
         )
@@ -142,7 +142,7 @@ def _nodes_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 def _edges_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     (a, x, b, w, weight), form = args[:5], _Form(args[5:8], args[8:])
     of_b, of_w, t = grads
-    # In L the gradients by the results stand where b and w do: w_e of_b + of_w b in the place of w_e b_e.
+    # In L the gradients by the results replace b and w: w_e of_b + of_w b instead of w_e b_e.
     rows, factor = of_b, w
     if b.shape[1]:
         rows, factor = w[:, None] * of_b + of_w[:, None] * b, torch.ones_like(w)

@@ -10,7 +10,7 @@ from mdops.ops.switch_curve import switch_curve
 
 
 class EdgeEnvironment(NamedTuple):
-    """Of E edges, zeros behind the last one.
+    """Data of E edges, with zeros after the last one.
 
     Attributes:
         lengths: (E, 1), the first numbers of the rows, and vectors: (E, 3), the others.
@@ -39,15 +39,15 @@ def edge_environment(
     of_means: float = 1.0,
     of_turning: float = 1.0,
 ) -> EdgeEnvironment:
-    """The rows of a graph's edges, and what sums over edges are weighed with. Differentiable any number of times in the
-    pair vectors, from the second derivative on by PyTorch's operations.
+    """The rows of a graph's edges, and the weights of sums over edges. Differentiable any number of times in the pair
+    vectors, from the second derivative on by PyTorch's operations.
 
     Args:
         displacements: (N, K, 3), A, float32 or float64, the pair vectors of the graph's list.
         slots: (E,) int32, n K + k, and edge_of_slot: (N, K) int32, of the graph (`NeighborGraph`).
         types: (N,) int32, of the atoms; -1 is a virtual atom.
         mean: (ntypes,), of the first number of a row, and std: (ntypes, 2), of the first and of the others.
-        smooth: where the switch begins to fall, A. cutoff: where it is 0.
+        smooth: the distance where the switch begins to fall, A. cutoff: where it is 0.
         protection: added to distances in denominators, A.
         of_means, of_turning: the factors.
 
@@ -79,7 +79,7 @@ def _by_pytorch(d: Any, slots: Any, types: Any, mean: Any, std: Any, numbers: Se
     smooth, cutoff, protection, of_means, of_turning = numbers
     there, at = (slots >= 0)[:, None], slots.long().clamp(min=0)
     kinds = types.long().clamp(min=0)[at // d.shape[1]]
-    vectors = torch.where(there, d.flatten(0, 1).index_select(0, at), 1.0)  # finite where no edge is
+    vectors = torch.where(there, d.flatten(0, 1).index_select(0, at), 1.0)  # finite without an edge
     r = vectors.norm(dim=1, keepdim=True)
     w, inverse = switch_curve(r, smooth, cutoff), 1 / (r + protection)
     rows = vectors * (inverse**2 * w) / std[kinds, 1:]

@@ -1,4 +1,4 @@
-"""What turns with an edge: harmonics of its direction, and rows of matrices into its frame."""
+"""Harmonics of an edge's direction, and rows of rotation matrices into its frame."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ MOST_FRAME_DEGREE = 6
 
 
 def edge_frames(vectors: torch.Tensor, degree: int, order: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Harmonics, and rows of the matrices that turn coefficients of real harmonics into a frame whose z is the
+    """Harmonics, and rows of the matrices that rotate coefficients of real harmonics into a frame whose z is the
     edge's direction. Differentiable twice.
 
-    Harmonics are as of `mdops.nn.equivariant.rotation`: the squares of a degree sum up to 1. The turn about z that a
-    frame leaves free is smooth in each half of space and jumps where z = 0: what is made with rows of |m| = 1 must not
-    depend on it.
+    Harmonics are as of `mdops.nn.equivariant.rotation`: the squares of a degree sum up to 1. The frame's free rotation
+    about z is smooth in each half of space and jumps where z = 0: results from rows of |m| = 1 must not depend on
+    it.
 
     Args:
         vectors: (E, 3), float32 or float64, not zero.
         degree: L, 6 at most.
-        order: the largest |m| of rows, 0 or 1; -1: there are none.
+        order: the largest |m| of rows, 0 or 1; -1: no rows.
 
     Returns:
         (E, (L + 1)^2), the harmonics in packed order; (E, R, (L + 1)^2), rows of m = 0

@@ -1,4 +1,4 @@
-"""What a layer of DPA-2 makes of an atom's edges as one op, for simulation."""
+"""A layer of DPA-2 for an atom's edges as one op, for simulation."""
 
 from typing import Any, NamedTuple
 
@@ -11,12 +11,12 @@ from mdops.ops.edge_attention import edge_attention
 
 
 class EdgeLayerWeights(NamedTuple):
-    """Of a layer: C numbers an edge, H heads, or none: then the last four are empty.
+    """The weights of a layer: C channels per edge, H heads, or none: then the last four are empty.
 
     Attributes:
         own, own_bias: (C, C), (C,): of the edge's own message. own_factor: (C,), its factors.
         queries: (H, C, C), the matrices of queries times those of keys, with the logits' scale.
-        values, out_bias: (H, C, C), (C,): those of values times those that join the heads.
+        values, out_bias: (H, C, C), (C,): the matrices of values times those that combine the heads.
         norm, norm_bias: (C,), LayerNorm's. out_factor: (C,), of the message of attention.
     """
 
@@ -49,10 +49,10 @@ def edge_layer(
     q = e queries and x = e.
 
     One pass forward and one backward, with each atom's edges in cache. Differentiable in e, r and w; the weights are
-    constants. Second derivatives go through other ops. On a CPU alone.
+    constants. Second derivatives use other ops. Only on a CPU.
 
     Args:
-        e: (E, C), float32 or float64, the edges of atom after atom.
+        e: (E, C), float32 or float64, the edges, sorted by atom.
         r, w, absent, offsets, shift, gated: as of `edge_attention`.
         weights: see there.
         keep: the factor of e.
@@ -60,7 +60,7 @@ def edge_layer(
         activation: f, by DeePMD-kit's name.
 
     Returns:
-        (E, C); zeros in rows behind the last atom's.
+        (E, C); zeros in rows after the last atom's.
 
     Raises:
         RuntimeError: a shape, dtype or device does not match, or `offsets` falls or goes beyond E.
@@ -71,7 +71,7 @@ def edge_layer(
 
 
 def _reference(e: Any, r: Any, w: Any, absent: Any, offsets: Any, *args: Any) -> torch.Tensor:
-    """The op by others, differentiable twice."""
+    """The op by other ops, differentiable twice."""
     weights, (keep, shift, gated, eps, code, threshold) = EdgeLayerWeights(*args[:9]), args[9:]
     own = of_code(code, threshold)(torch.addmm(weights.own_bias, e, weights.own))
     found = keep * e + weights.own_factor * own

@@ -1,5 +1,5 @@
-"""Coefficients of nodes in the frames of edges, and back in sums of a fixed order. No array of edges has a node's
-coefficients before they are turned."""
+"""Rotates nodes' coefficients into the frames of edges, and back with sums of a fixed order. No array of edges has a
+node's coefficients before rotation."""
 
 from typing import Any
 
@@ -30,9 +30,9 @@ def edge_rotate(turn: torch.Tensor, x: torch.Tensor, of: EdgeIndex) -> torch.Ten
 
 
 def edge_rotate_sum(turn: torch.Tensor, y: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
-    """The sums over each node's edges of their rows, turned back: x[m] = sum of turn[e]^T y[e] over the edges of m, so
-    that the bits are the same in every run. The transpose of `edge_rotate` in x. Its gradients are `edge_rotate_outer`
-    and `edge_rotate`; differentiable any number of times.
+    """The sums over each node's edges of their rows, rotated back: x[m] = sum of turn[e]^T y[e] over the edges of m,
+    with the same bits in every run. The transpose of `edge_rotate` in x. Its gradients are `edge_rotate_outer` and
+    `edge_rotate`; differentiable any number of times.
 
     Args:
         turn: (E, R, D) float32 or float64, D at most 128.
@@ -51,8 +51,8 @@ def edge_rotate_sum(turn: torch.Tensor, y: torch.Tensor, of: EdgeIndex) -> torch
 def edge_rotate_back(
     turn: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, of: EdgeIndex
 ) -> torch.Tensor:
-    """`edge_rotate_sum` of terms that have weights: x[m] = sum of weight[e] turn[e]^T y[e] over the edges of m. No
-    array has the weighted matrices. Differentiable once.
+    """`edge_rotate_sum` of weighted terms: x[m] = sum of weight[e] turn[e]^T y[e] over the edges of m. No array has the
+    weighted matrices. Differentiable once.
 
     Args:
         turn: (E, R, D) float32 or float64, D at most 128.

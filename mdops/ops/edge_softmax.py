@@ -1,4 +1,4 @@
-"""Weights of the edges of an atom: a softmax of what both ends make of each other."""
+"""Weights of an atom's edges: a softmax of products of the nodes at both ends."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ def edge_softmax(
         q: (N, C), float32 or float64, head after head. k: (M, C).
         bias: b (E, H), H a divisor of C.
         fades: u (E, 1). An edge has no weight where its square is below the least normal number.
-        nothing: z (H,), above 0, constant: what stands for no edge.
-        of_atom: from an edge to i; the edges stand atom after atom.
+        nothing: z (H,), above 0, constant: the term for no edge.
+        of_atom: from an edge to i; the edges are sorted by atom.
         of_node: from an edge to j.
 
     Returns:
-        (E, H); zeros in rows behind the last edge.
+        (E, H); zeros in rows after the last edge.
 
     Raises:
         RuntimeError: as for `edge_gather`.

@@ -14,8 +14,8 @@ def edge_splines(
     the lengths.
 
     Args:
-        lengths: (E, 1), A, float32 or float64. Beyond the cutoff functions go on along their tangents.
-        kinds: (E,) int32, which table an edge goes by; -1: none, and its numbers are zeros.
+        lengths: (E, 1), A, float32 or float64. Beyond the cutoff functions follow their tangents.
+        kinds: (E,) int32, the table of an edge; -1: none, its results are zeros.
         table: (K, B, P), coefficients of the B - 5 intervals between 0 and the cutoff (`mdops.tables.spline`).
         cutoff: A.
 

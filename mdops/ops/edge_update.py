@@ -17,12 +17,12 @@ def edge_update(
     of: EdgeIndex,
     activation: str,
 ) -> torch.Tensor:
-    """base_e + c f(z_r), with the row r of an edge; and c f(b) of edges that have no row. Scale c and bias b are
+    """base_e + c f(z_r), with the row r of an edge; and base_e + c f(b) for edges without a row. Scale c and bias b are
     constants. Differentiable once, in z and base.
 
     Args:
         z: (R, W), float32 or float64. base: (E, W). scale, bias: (W,).
-        of: of R rows and E edges, without an order: of an edge at most one, or each adds what it has above f(b).
+        of: of R rows and E edges, without an order: at most one per edge, or each adds c (f(z) - f(b)).
         activation: f, by DeePMD-kit's name (`mdops.ops.activation`).
 
     Returns:

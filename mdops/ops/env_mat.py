@@ -23,8 +23,8 @@ def env_mat(
     """The normalised environment matrix, a row for every slot of the pair list.
 
     With r = |d|, the switch w(r) and the protection p:
-    R = ((w/(r+p) - m)/d0, w x/((r+p)^2 d1), w y/((r+p)^2 d1), w z/((r+p)^2 d1)), mean m and deviations d0, d1
-    being those of the centre's type (Zhang et al., NeurIPS 2018, eq. 5). A slot with no neighbour, one beyond
+    R = ((w/(r+p) - m)/d0, w x/((r+p)^2 d1), w y/((r+p)^2 d1), w z/((r+p)^2 d1)), with the mean m and deviations
+    d0, d1 of the centre's type (Zhang et al., NeurIPS 2018, eq. 5). A slot with no neighbour, one beyond
     the cutoff and a masked pair have w = 0. Differentiable twice in `displacements`.
 
     Args:
@@ -35,7 +35,7 @@ def env_mat(
         std: (ntypes, 2), 1/A: the deviation of the radial and of the three angular columns.
         cutoff, cutoff_smooth: the switch falls from 1 at `cutoff_smooth` to 0 at `cutoff`, A.
         protection: p, A.
-        radial: the first column alone.
+        radial: compute only the first column.
         pair_mask: (ntypes, ntypes) bool, True for [centre, neighbour] pairs to treat as absent.
 
     Returns:
@@ -47,7 +47,7 @@ def env_mat(
 
 
 def no_mask(counts: torch.Tensor) -> torch.Tensor:
-    """The pair mask that leaves no pair out."""
+    """The pair mask that excludes no pair."""
     ntypes = counts.shape[-1]
     return counts.new_zeros((ntypes, ntypes), dtype=torch.bool)
 
