@@ -22,9 +22,9 @@ def fitting_energy(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """e_i = scale net(features_i) + shift, and the gradient of sum_i weight_i e_i by the features, in one pass.
 
-    The nets are those of `hybrid_potential` without a descriptor, and on a GPU go by its kernels, in one from the
-    features to their gradient where the net fits a multiprocessor. For nets that are not packed, and for derivatives
-    of what is found here, there is `mlp_value_and_gradient`.
+    The nets are those of `hybrid_potential` without a descriptor, and on a GPU use its kernels: one kernel from the
+    features to their gradient if the net fits a multiprocessor. For nets that are not packed, and for derivatives
+    of the results, use `mlp_value_and_gradient`.
 
     Args:
         features: (N, E), float32 or float64; on a GPU float32.
@@ -32,10 +32,10 @@ def fitting_energy(
         nets: (ntypes, P), or (1, P) for all types: what `hybrid_potential_pack` makes without a descriptor.
         weight: (N,) float64, or (0,) for 1.
         scale, shift: (nets,), (ntypes,), float64, in eV.
-        neurons, residual: width of each hidden layer, and whether it adds its input, which the first one cannot.
+        neurons, residual: width of each hidden layer, and whether it adds its input; the first one cannot.
         activation, threshold: of all hidden layers, the code of `mdops.ops.activation`.
 
-    Not differentiable. On a GPU an atom of a type that is not there has NaN as its energy.
+    Not differentiable. On a GPU an atom of an unknown type has NaN as its energy.
 
     Returns:
         atom_energy (N,) float64, gradient (N, E).

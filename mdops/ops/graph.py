@@ -1,5 +1,5 @@
-"""Graphs of atoms: edges between neighbours, angles between the edges of one atom, and rows of numbers that go from
-nodes to edges and back in sums of a fixed order."""
+"""Graphs of atoms: edges between neighbours, angles between the edges of one atom, and ops that gather rows from nodes
+to edges and sum them back in a fixed order."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from mdops.ops.displacements import displacements
 from mdops.ops.env_mat import no_mask
 from mdops.ops.neighbor import NeighborList, neighbor_list, neighbor_matrix, one_batch, unpack_images
 
-ALL = 2**31 - 1  # as many places as there are neighbours
+ALL = 2**31 - 1  # a slot for each neighbour
 
 
 class EdgeIndex(NamedTuple):
-    """Which node each of E rows belongs to, and how the rows of a node are found again.
+    """Which node each of E rows belongs to, and where the rows of each node are.
 
     Attributes:
         nodes: (E,) int32, the node; -1: none.
-        order: (E,) int32, the rows of node 0 rising, then those of node 1, ...; None: they stand so themselves.
+        order: (E,) int32, the rows of node 0 rising, then those of node 1, ...; None: the rows are in this order.
         offsets: (M + 1,) int32, where in `order` those of each of M nodes begin.
     """
 
@@ -38,7 +38,7 @@ class EdgeIndex(NamedTuple):
 
     @classmethod
     def of(cls, nodes: torch.Tensor, count: int) -> "EdgeIndex":
-        """Of rows in any order.
+        """The index of rows in any order.
 
         Args:
             nodes: (E,) int32 below `count`, or -1.
@@ -48,7 +48,7 @@ class EdgeIndex(NamedTuple):
 
 
 def parts_of(index: EdgeIndex) -> EdgeIndex:
-    """An index that an op is given. Raises InputError for anything else, such as a tensor of nodes alone."""
+    """An op's index argument. Raises InputError for anything else, such as a tensor of nodes alone."""
     if not isinstance(index, EdgeIndex):
         raise InputError(
             f"a {type(index).__name__} is no index of edges: expected an mdops.ops.EdgeIndex, as `graph.of_center` or "
@@ -58,13 +58,13 @@ def parts_of(index: EdgeIndex) -> EdgeIndex:
 
 
 class Angles(NamedTuple):
-    """Ordered pairs of edges of one atom, also of an edge with itself, one first edge after the other.
+    """Ordered pairs of edges of one atom, also of an edge with itself, sorted by first edge.
 
     Attributes:
-        first, second: (A,) int32, the edges; -1 behind the last angle.
+        first, second: (A,) int32, the edges; -1 after the last angle.
         mirror: (A,) int32, the angle of the same two edges in the other order.
         offsets: (E + 1,) int32, where the angles of each first edge begin.
-        needed: (2,) int64, how many angles there are, and -1. Where there is no room for them, there are none here.
+        needed: (2,) int64, the number of angles, and -1. If there is no room for them, there are none here.
             On a GPU: -1 and the atom whose `counts` do not fit, if there is one.
     """
 
@@ -86,10 +86,10 @@ class Angles(NamedTuple):
 
 
 class AngleEdges(NamedTuple):
-    """The edges that make angles, atom after atom, as M rows of their own.
+    """The edges that form angles, sorted by atom, as M separate rows.
 
     Attributes:
-        of_edge: from such a row to its edge; -1 behind the last.
+        of_edge: from such a row to its edge; -1 after the last.
         of_center: from such a row to its atom.
         angles: between these rows.
     """
@@ -101,22 +101,22 @@ class AngleEdges(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class NeighborGraph:
-    """The edges i -> j of N atoms to their neighbours, atom after atom, those of an atom from the nearest on; and the
-    angles between them. Shapes follow from capacities: behind the last edge everything is -1.
+    """The edges i -> j of N atoms to their neighbours, sorted by atom, then by distance; and the angles between them.
+    Shapes follow from capacities: after the last edge everything is -1.
 
     Attributes:
         i, j: (E,) int32, the atom, which is a row of the pair list, and its neighbour.
-        images: (E,) int32, the neighbour's packed periodic image, 0 behind the last edge.
+        images: (E,) int32, the neighbour's packed periodic image, 0 after the last edge.
         slots: (E,) int32, n K + k of the pair list (N, K).
         offsets: (N + 1,) int32, where the edges of each atom begin.
         edge_of_slot: (N, K) int32, the edge, or -1.
-        angle_neighbors: (N,) int32, how many of an atom's edges make angles: its first.
-        within: (N, 2) int32, how many neighbours there are within the cutoff of edges and of angles, whether they have
-            places or not.
-        needed: (2,) int64, how many edges there are, and -1. Where there is no room for them, there are none here. On
-            a GPU, for values that do not fit: -1 (a type or counts) or -2 (a neighbour), and the atom.
+        angle_neighbors: (N,) int32, how many of an atom's edges, from the first on, form angles.
+        within: (N, 2) int32, the number of neighbours within the cutoff of edges and of angles, with or without
+            slots.
+        needed: (2,) int64, the number of edges, and -1. If there is no room for them, there are none here. On a GPU,
+            for values that do not fit: -1 (a type or counts) or -2 (a neighbour), and the atom.
         of_neighbor: from an edge to its neighbour j, one of M nodes.
-        pairs: the list that it was made of.
+        pairs: the list from which it was made.
         angles: None if they were not asked for.
         listed: (2,) int64, `needed` of `neighbor_matrix`, before the host has read it.
     """
@@ -147,8 +147,8 @@ class NeighborGraph:
 
     @property
     def reverse(self) -> torch.Tensor:
-        """(E,) int32: the edge j -> i of the opposite shift; -1 if it is absent, as where places are too few. Of
-        graphs whose atoms are the nodes 0 to N - 1. It is looked up each time."""
+        """(E,) int32: the edge j -> i of the opposite shift; -1 if it is absent, as with too few slots. For graphs
+        whose atoms are the nodes 0 to N - 1. It is looked up each time."""
         reverse: torch.Tensor = torch.ops.mdops.edge_reverse(self.i, self.j, self.images, self.offsets)
         return reverse
 
@@ -158,16 +158,16 @@ class NeighborGraph:
         return EdgeIndex(self.i, None, self.offsets)
 
     def vectors(self, displacements: torch.Tensor) -> torch.Tensor:
-        """(E, 3), the pair vectors of the edges, of those of the list (N, K, 3); zeros behind the last edge."""
+        """(E, 3), the pair vectors of the edges, from those of the list (N, K, 3); zeros after the last edge."""
         rows = displacements.reshape(-1, 3)
         return call("edge_permute", rows, self.slots, self.edge_of_slot.reshape(-1))
 
     def angle_edges(self, capacity: int | None = None) -> AngleEdges:
-        """The edges that make angles, which are fewer than all.
+        """The edges that form angles, fewer than all.
 
         Args:
-            capacity: M, room for so many, E if nothing else is known; None: for those that there are, which waits for
-                the device.
+            capacity: M, room for so many, E if nothing else is known; None: their number, which waits for the
+                device.
         """
         assert self.angles is not None
         counts = self.angle_neighbors
@@ -186,7 +186,7 @@ class NeighborGraph:
         )
 
     def check(self) -> None:
-        """Waits for the device and raises what `needed` says.
+        """Waits for the device and raises the errors that `needed` reports.
 
         Raises:
             NeighborOverflowError: an atom has more neighbours than a row of the list has room for.
@@ -239,18 +239,18 @@ class NeighborGraph:
             displacements: (N, K, 3), its pair vectors, A; whether a pair is an edge is decided in their dtype.
             types: (N,) int32, of the atoms; -1 is a virtual atom.
             cutoff: of edges, A; a distance that is NaN counts as near.
-            angle_cutoff: of the neighbours that angles are made of, A; 0: no angles.
-            edge_sel: of the neighbours of an atom within the cutoff the nearest so many have places; None: all. Of
-                those as near the lower j goes first, then the lower packed image.
-            angle_sel: of these the first so many may make angles; None: all.
-            pair_mask: (ntypes, ntypes) bool: pairs of types that are not edges, but take places; None: no pairs.
-            nodes: M, where `j` may be more than the N atoms of the list; None: N.
-            edge_capacity: E, room for so many edges; None: for those that there are, which waits for the device.
+            angle_cutoff: of the neighbours that form angles, A; 0: no angles.
+            edge_sel: how many of an atom's nearest neighbours within the cutoff get slots; None: all. At equal
+                distance the lower j goes first, then the lower packed image.
+            angle_sel: how many of these, from the first on, may form angles; None: all.
+            pair_mask: (ntypes, ntypes) bool: pairs of types that are not edges, but take slots; None: no pairs.
+            nodes: M, if `j` may be more than the N atoms of the list; None: N.
+            edge_capacity: E, room for so many edges; None: their number, which waits for the device.
             angle_capacity: A, the same for angles.
 
         Raises:
             InputError: the list's cutoff is shorter.
-            GraphOverflowError: a capacity is too small, where the other is None.
+            GraphOverflowError: a capacity is too small, if the other is None.
             RuntimeError: a shape, dtype or device does not match, or (on a CPU) a value is out of range.
         """
         if pairs.cutoff < cutoff:
@@ -265,7 +265,7 @@ class NeighborGraph:
             room = lists[0].numel() if capacity is None else capacity
             i, j, *others = torch.ops.mdops.neighbor_edges(*given, room)
             images, slots, offsets, edge_of_slot, angle_neighbors, within, needed = others
-            if capacity is None:  # what is behind the last edge goes again
+            if capacity is None:  # rows after the last edge are removed
                 count = max(0, int(needed[0]))
                 i, j, images, slots = (own[:count] for own in (i, j, images, slots))
             first = i, j, images, slots, offsets, edge_of_slot
@@ -318,13 +318,13 @@ def neighbor_graph(
 
     Args:
         positions, cell, pbc, types, cutoff, batch, ntypes: as for `neighbor_list`.
-        capacity: room for so many neighbours in a row of the pair list; None: for as many as there are.
+        capacity: room for so many neighbours in a row of the pair list; None: for their number.
         angle_cutoff, edge_sel, angle_sel, pair_mask, edge_capacity, angle_capacity: as for `NeighborGraph.of_list`.
             With these capacities, `capacity` and `ntypes` no shape depends on the data, nothing waits for the device,
             and the caller asks `NeighborGraph.check`.
 
     Raises:
-        NeighborOverflowError, GraphOverflowError: a capacity is too small, where another is None.
+        NeighborOverflowError, GraphOverflowError: a capacity is too small, if another is None.
         InputError, RuntimeError: an argument that does not fit; the message names it.
     """
     cell, pbc, batch = one_batch(positions, cell, pbc, batch)
@@ -368,7 +368,7 @@ def edge_gather(
         x: (M, W) float32 or float64.
         of: of E edges and M nodes.
         base: (E, V); None: zeros.
-        width: V, of the first so many columns; None: W.
+        width: V, the number of columns, from the first on; None: W.
 
     Returns:
         (E, V).
@@ -396,7 +396,7 @@ def edge_scatter(
         of: of E edges and M nodes.
         base: (M, W); None: zeros.
         more: (M, W), or (1, W), the same for all nodes; None: zeros.
-        width: W, of which y has the first V columns, and zeros behind them; None: V.
+        width: W; y has the first V of its columns, then come zeros; None: V.
 
     Returns:
         (M, W).
@@ -428,8 +428,8 @@ class _SharedRows(torch.autograd.Function):
 def shared_rows(
     x: torch.Tensor, of: EdgeIndex, width: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x, x and the first `width` columns of `edge_gather(x, of)`, for three that read them: their gradients are added
-    in one pass."""
+    """x, x and the first `width` columns of `edge_gather(x, of)`, for three readers: their gradients are added in one
+    pass."""
     found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _SharedRows.apply(x, width, *of)
     return found
 
@@ -490,12 +490,12 @@ def edge_permute(x: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor) ->
 
 
 def segment_softmax(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """exp(x) over its sum in each segment, a column for itself: over the edges of an atom by `graph.offsets`, over the
-    angles of an edge by `graph.angles.offsets`. Twice differentiable.
+    """exp(x) over its sum in each segment, separately for each column: over the edges of an atom by `graph.offsets`,
+    over the angles of an edge by `graph.angles.offsets`. Twice differentiable.
 
     Args:
         x: (E, H) float32 or float64.
-        offsets: (S + 1,) int32, where the rows of each segment begin, from 0 on; what is behind the last of them is of
+        offsets: (S + 1,) int32, where the rows of each segment begin, from 0 on; rows after the last segment are in
             none.
 
     Returns:
@@ -511,8 +511,8 @@ def segment_softmax(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
 def segment_weights(
     x: torch.Tensor, weight: torch.Tensor, nothing: torch.Tensor, offsets: torch.Tensor
 ) -> torch.Tensor:
-    """w exp(x) over its sum in each segment and n, which stands for no row, a column for itself: `segment_softmax` of
-    x + log w, where one more row has log n. Twice differentiable.
+    """w exp(x) over its sum in each segment plus n, the term of no row, separately for each column: `segment_softmax`
+    of x + log w with one more row of log n. Twice differentiable.
 
     Args:
         x: (E, H) float32 or float64.
@@ -635,7 +635,7 @@ def _softmax_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, .
 
 
 def _of_all(by_weight: torch.Tensor, by_nothing: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients by weights and by what stands for nothing, of those of each column and of each segment."""
+    """Gradients by weights and by `nothing`, from those of each column and of each segment."""
     return by_weight if by_weight.shape[1] == 1 else by_weight.sum(1, keepdim=True), by_nothing.sum(0)
 
 

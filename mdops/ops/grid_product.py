@@ -1,4 +1,4 @@
-"""Products of two functions that are given by coefficients, on points, as coefficients again."""
+"""Products, computed on points, of two functions given by coefficients, again as coefficients."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import torch
 from mdops.ops._register import call, register_fake, register_formula
 
 _MOST_COLUMNS = 64  # coefficients that the tensor cores' kernel has in registers
-_RESERVED = 1024  # bytes of shared memory that CUDA takes of each block
+_RESERVED = 1024  # bytes of each block's shared memory that CUDA reserves
 
 
 def multiplies_at_points(x: torch.Tensor, points: int, columns: int) -> bool:
-    """Whether `grid_product` of x with three matrices of that size takes less time than PyTorch's products: on a GPU by
-    tensor cores, or registers, alone, with the matrices in shared memory."""
+    """Whether `grid_product` of x with three matrices of that size takes less time than PyTorch's products: on a GPU
+    only with kernels by tensor cores or registers, and with the matrices in shared memory."""
     if not x.is_cuda:
         return True
     has = torch.cuda.get_device_properties(x.device)
@@ -32,15 +32,15 @@ def grid_product(
     """y[n, d, c] = sum_g out[g, d] (sum_e a[g, e] u[n, e, c]) (sum_e b[g, e] v[n, e, c]), without the values at points
     in between.
 
-    Its gradients by u and v are such products, too, so that it is differentiable any number of times.
+    Its gradients by u and v are such products, too, so it is differentiable any number of times.
 
     Args:
-        a: (G, D_u), float32 or float64, what each coefficient is at each of G points. b: (G, D_v). out: (G, D), what
-            the value at a point adds to each coefficient. They are constants: without gradients.
+        a: (G, D_u), float32 or float64, from coefficients to values at G points. b: (G, D_v). out: (G, D), from
+            values at points to coefficients. They are constants: without gradients.
         u: (N, D_u, C). v: (N, D_v, C).
-        by_angles: the points are the rotations of `mdops.nn.equivariant.grid.rotation_grid`, and so are the matrices:
-            of degree 2, 3 or 4 in three frames, with 112, 200 or 364 points and 27, 48 or 75 coefficients, the kernels
-            read what they need of them, and go angle by angle.
+        by_angles: the points are the rotations of `mdops.nn.equivariant.grid.rotation_grid`, with its matrices: for
+            degree 2, 3 or 4 in three frames, with 112, 200 or 364 points and 27, 48 or 75 coefficients, the kernels
+            read only parts of them and work angle by angle.
 
     Returns:
         (N, D, C).

@@ -23,13 +23,13 @@ def harmonic_sums(
     seconds: int,
     pair_mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sums over neighbours of functions F of the distance, of each pair of types, that splines are coefficients of:
-    chi F, and for all components but the first of the first G functions chi^2 F B_lm(d / r).
+    """Sums over neighbours of spline functions F of the distance, for each pair of types: chi F, and, with the first G
+    functions, chi^2 F B_lm(d / r) for all components but the first.
 
     The splines are the uniform quintic ones of r on [0, cutoff], b = 0 to intervals + 4; rows end with zeros up to a
     multiple of eight (`padded_basis`). B are 1, (x, y, z), and solid harmonics of the degrees from 2 on as of
     `harmonic_rows`. chi falls from 1 to 0 at the cutoff: (1 - x)^4 (1 + 4 x + 10 x^2 + 20 x^3 + 35 x^4), x = r/cutoff.
-    A pair without a distance has no direction, and adds to degree 0 alone. Differentiable once, in `displacements`.
+    A pair at distance 0 has no direction and adds only to degree 0. Differentiable once, in `displacements`.
 
     Args:
         displacements, counts, types, pair_mask: as for `env_mat`.
@@ -42,9 +42,9 @@ def harmonic_sums(
         seconds: G, 4, 8, 16 or 32.
 
     Returns:
-        (N, F + 2), with the sums of chi^2 and chi^4 behind those of F; (N, (degree + 1)^2, G), whose first component
-        is zero; (N,) int32, how many neighbours are within the cutoff, those of `pair_mask` among them; and (N,), the
-        distance of the nearest, the cutoff where there is none.
+        (N, F + 2), with the sums of chi^2 and chi^4 after those of F; (N, (degree + 1)^2, G), whose first component
+        is zero; (N,) int32, the number of neighbours within the cutoff, including those of `pair_mask`; and (N,), the
+        distance of the nearest, or the cutoff if there is none.
 
     Raises:
         RuntimeError: a shape, dtype, device or number does not match, or a type or count is out of range.
@@ -74,14 +74,14 @@ def harmonic_forces(
     seconds: int,
     pair_mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `pair_forces` gives of the gradient of `harmonic_sums` by the pair vectors, but for virials of atoms. On a
-    GPU the gradients of pairs are added to forces as they are made, in float32, and need no memory.
+    """`pair_forces` of the gradient of `harmonic_sums` by the pair vectors, without atomic virials. On a GPU the
+    gradients of pairs are added to forces when they are computed, in float32, and need no memory.
 
     Args:
-        by_first, by_second: gradients by what `harmonic_sums` gave, eV.
+        by_first, by_second: gradients by the results of `harmonic_sums`, eV.
         displacements, counts, types, tables, cutoff, intervals, degree, seconds, pair_mask: as it got.
-        most: (2, F), what the size of each function and of its slope does not exceed (`largest_functions`).
-        nearest: as `harmonic_sums` gave it. A gradient that is larger than both let it be is answered with NaN.
+        most: (2, F), bounds of the size of each function and of its slope (`largest_functions`).
+        nearest: as `harmonic_sums` gave it. A gradient above the bound from both is answered with NaN.
         batch, neighbors, num_systems: as for `pair_forces`.
 
     Not differentiable.
@@ -101,12 +101,12 @@ def harmonic_forces(
 
 
 def largest_functions(rows: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
-    """(2, F): the largest coefficients of functions and slopes (ntypes, F, ntypes B), which splines are between."""
+    """(2, F): the largest coefficients of functions and slopes (ntypes, F, ntypes B), which bound the splines."""
     return torch.stack([part.abs().amax((0, 2)) for part in (rows, slopes)])
 
 
 def padded_basis(intervals: int) -> int:
-    """B."""
+    """B, the padded number of coefficients."""
     return -(-(intervals + 5 + _LANES - _SUPPORT) // _LANES) * _LANES
 
 
@@ -136,13 +136,13 @@ def _(
 
 
 def knot_slopes(rows: torch.Tensor, cutoff: float, intervals: int) -> torch.Tensor:
-    """(..., B): the coefficients of the slope of splines with coefficients (..., B), 1/A; for `rows` of moments'
-    gradients as for those of functions."""
+    """(..., B): the coefficients of the slope of splines with coefficients (..., B), 1/A; also for `rows` of moments'
+    gradients."""
     inside = rows[..., : intervals + 5].diff(dim=-1) * (intervals / cutoff)
     return torch.nn.functional.pad(inside, (0, rows.shape[-1] - inside.shape[-1]))
 
 
-# The six splines of an interval by powers of t in [0, 1], times 120 (source/op/spline_moment/spline.h).
+# The six splines of an interval in powers of t in [0, 1], times 120 (source/op/spline_moment/spline.h).
 _POWERS = (
     (1, 26, 66, 26, 1, 0),
     (-5, -50, 0, 50, 5, 0),
@@ -154,7 +154,7 @@ _POWERS = (
 
 
 def spline_pieces(rows: torch.Tensor, intervals: int) -> torch.Tensor:
-    """(..., intervals, 6, F): the polynomials of splines with coefficients (..., F, B), by powers of t in [0, 1]."""
+    """(..., intervals, 6, F): the polynomials of splines with coefficients (..., F, B), in powers of t in [0, 1]."""
     powers = torch.tensor(_POWERS, dtype=rows.dtype, device=rows.device) / 120
     six = rows[..., : intervals + 5].unfold(-1, _SUPPORT, 1)  # (..., F, intervals, 6)
     return (six @ powers.mT).movedim(-3, -1).contiguous()

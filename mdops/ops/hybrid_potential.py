@@ -8,17 +8,17 @@ from mdops.ops._register import register_fake
 
 
 def hybrid_potential(*args: Any) -> tuple[torch.Tensor, ...]:
-    """Energies, forces and virials of a model whose fitting net stands on several descriptors of sums over neighbours
-    and on further inputs, in one pass over blocks of atoms, as `spline_potential` has it for one descriptor.
+    """Energies, forces and virials of a model whose fitting net takes several descriptors of sums over neighbours and
+    further inputs, in one pass over blocks of atoms, like `spline_potential` for one descriptor.
 
-    Forces and virials are those of sum_i weight_i e_i, with e_i the energies that are given. The gradient of that sum
-    by the further inputs is a result, so that who made them from positions can add what they give.
+    Forces and virials are those of sum_i weight_i e_i, with the returned energies e_i. The gradient of that sum by the
+    further inputs is a result, so that their part can be added if they depend on positions.
     `mdops.evaluators.one_op` prepares the arguments, in the order of the schema in source/op/library.cpp. Those
-    up to `tables`, and from `cutoff` to `gated`, are `spline_potential`'s, from `mean` on as lists with an entry a
-    descriptor; all have the list and `counts` in common. The others:
+    up to `tables`, and from `cutoff` to `gated`, are `spline_potential`'s, from `mean` on as lists with an entry per
+    descriptor; all share the list and `counts`. The others:
 
-        absent: of each descriptor (N, ntypes) int32, how many neighbours of each type count as absent ones; or (0,
-        ntypes), where `sel` and the neighbours within the cutoff say it;
+        absent: for each descriptor (N, ntypes) int32, the number of neighbours of each type that count as absent; or
+        (0, ntypes), if it follows from `sel` and the neighbours within the cutoff;
         nets (ntypes, P), or (1, P) for all types: what `hybrid_potential_pack` makes;
         extra (N, E); weight (N,) float64, or (0,) for 1; scale and shift as for `spline_potential`;
         neurons, residual, activation, threshold;
@@ -26,10 +26,10 @@ def hybrid_potential(*args: Any) -> tuple[torch.Tensor, ...]:
         table_mask to table_cutoff: `pair_mask` to `cutoff` of `pair_table`, without weights. Then e_i have the weights
         1 - c_i, of which grad_extra is, and energies, forces and virials are the blend's, (1 - c_i) e_i + c_i t_i. Or
         masks (0, 0) and coefficients (0, 0, 0, 4);
-        atom_virial: whether that is asked for.
+        atom_virial: whether it is asked for.
 
     Not differentiable. On a GPU it computes in float32, is a fixed sequence of kernels that never waits for the host,
-    and answers an input that cannot be with NaN in all results of its system.
+    and answers an invalid input with NaN in all results of its system.
 
     Returns:
         atom_energy (N,), forces (N, 3), virial (S, 3, 3) float64; within (N, descriptors, ntypes) int32 and nearest
@@ -51,9 +51,9 @@ def hybrid_potential_pack(
     Args:
         weights: (inputs, outputs) of each layer, the output layer, (inputs, 1), last. The first one has width *
             max(axis, 1) inputs for each descriptor, in DeePMD-kit's order, and then the extra ones.
-        biases, timesteps: (outputs,) of each layer; the output layer's timestep does not matter.
-        width, axis: M and M2 of each descriptor; with axis 0, of a plain sum, there are `width` inputs. There may be
-            no descriptor; then all inputs are extra ones.
+        biases, timesteps: (outputs,) of each layer; the output layer's timestep is not used.
+        width, axis: M and M2 of each descriptor; a plain sum, with axis 0, has `width` inputs. There may be no
+            descriptor; then all inputs are extra ones.
     """
     return torch.ops.mdops.hybrid_potential_pack(weights, biases, timesteps, width, axis)
 

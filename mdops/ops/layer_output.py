@@ -1,4 +1,4 @@
-"""What a dense layer makes of its product, with written-out first and second derivatives."""
+"""The part of a dense layer after its product, with written-out first and second derivatives."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from mdops.ops.activation import kernel_code, of_code
 
 
 def layer_output(z: torch.Tensor, x: torch.Tensor | None, activation: str) -> torch.Tensor:
-    """f(z) + (x, x, ..), x side by side as often as it takes to be as wide as z. Differentiable any number of times;
-    each derivative up to the second is one pass.
+    """f(z) + (x, x, ..), with x repeated to the width of z. Differentiable any number of times; each derivative up to
+    the second is one pass.
 
     Args:
         z: (N, C), float32 or float64. x: (N, I), I a divisor of C, of z's dtype; None: nothing is added.
@@ -51,11 +51,11 @@ def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _third_formula(needs: Any, grads: Any, args: Any) -> Any:
-    """By PyTorch's own operations, for derivatives that no kernel has."""
+    """The gradients by PyTorch's own operations, for derivatives without a kernel."""
     *given, inputs, code, threshold = args
     create = torch.is_grad_enabled()
     with torch.enable_grad():
-        # Other tensors than the arguments, so that a gradient is that of this place alone.
+        # Aliases of the arguments, so that a gradient is for this place alone.
         leaves = [v.view_as(v) if v.requires_grad else v.detach().requires_grad_() for v in given]
         along_z, along_x, grad, z = leaves
         slope, curve = _slopes(of_code(code, threshold), z)

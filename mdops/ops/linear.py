@@ -1,4 +1,4 @@
-"""The product of a dense layer and its derivatives, and that of rows of coefficients, a matrix for each degree."""
+"""The product of a dense layer and its derivatives, and products of coefficients with a matrix for each degree."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 
     On a GPU small products of float32, and large ones on Hopper, multiply two parts of each number, in TF32 or (large
     ones alone) in float16 times powers of two. They are as accurate as PyTorch's in float32, and do not follow its
-    settings for TF32. Numbers beyond 2^114 become NaN there, and in float16 rows and columns of numbers below 2^-88
-    alone lose digits. Other products are PyTorch's.
+    settings for TF32. Numbers beyond 2^114 become NaN there, and in float16 rows and columns with only numbers below
+    2^-88 lose digits. Other products are PyTorch's.
 
     Args:
         x: (N, I), float32 or float64. weight: (I, O), of x's dtype. bias: (O,).
@@ -50,7 +50,7 @@ _SMALL = 1 << 25  # multiply-adds: as kSmallProduct of source/op/linear/gpu_smal
 
 def has_degree_kernel(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether `degree_linear` of these and its gradient by x take less time than PyTorch's products with the matrix of
-    each coefficient: on a GPU, of small products, and on Hopper of many rows that are not narrow (linear.md)."""
+    each coefficient: on a GPU for small products, and on Hopper for many rows that are not narrow (linear.md)."""
     if not x.is_cuda or x.dtype != torch.float32:
         return False
     if x.numel() * weight.shape[2] < _SMALL:
@@ -59,8 +59,8 @@ def has_degree_kernel(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def degree_linear(x: torch.Tensor, weight: torch.Tensor, transposed: bool = False) -> torch.Tensor:
-    """y_lm = x_lm W_l: rows of coefficients times the matrix of each one's degree. Differentiable any number of times,
-    by itself, and by the weights by PyTorch's products. Its own products are those of `linear`.
+    """y_lm = x_lm W_l: rows of coefficients times the matrix of their degree. Differentiable any number of times, by x
+    with itself, and by the weights with PyTorch's products. Its own products are those of `linear`.
 
     Args:
         x: (N, (L + 1)^2, I), the coefficients in packed order, float32 or float64.

@@ -39,7 +39,7 @@ def gemm_lowbit(
     ones, into which every float8 number fits, where not. Their error is below 2^-10 sum_k |a[m, k] b[k, n]|, times
     the scales (docs/reference/ops.md has what was measured); on the CPU it is that of a float32 product.
 
-    Differentiable in the scales. For gradients to what was quantised see `lowbit_linear`.
+    Differentiable in the scales. For gradients by the quantised numbers see `lowbit_linear`.
 
     Args:
         a: (M, K) int8, float8_e4m3fn or float8_e5m2.
@@ -89,14 +89,14 @@ def quantize(
 def pack_ternary(values: torch.Tensor) -> torch.Tensor:
     """Numbers -1, 0, 1 of an int8 (K, N) as (ceil(K / 4), N) uint8.
 
-    Number k of a column is in bits 2 (k % 4) and the next of byte k // 4, in two's complement; what the last byte has
-    room for beyond K is zero. The CPU refuses other numbers, a GPU keeps their two lowest bits.
+    Number k of a column is in bits 2 (k % 4) and the next of byte k // 4, in two's complement; bits of the last byte
+    beyond K are zero. The CPU refuses other numbers, a GPU keeps their two lowest bits.
     """
     return torch.ops.mdops.pack_ternary(values)
 
 
 def unpack_ternary(packed: torch.Tensor, rows: int | None = None) -> torch.Tensor:
-    """The int8 (rows, N) of which `packed` is the `pack_ternary`; without `rows`, four for each of its rows."""
+    """The int8 (rows, N) that `pack_ternary` packed; by default four rows for each of its rows."""
     return torch.ops.mdops.unpack_ternary(packed, 4 * packed.shape[0] if rows is None else rows)
 
 
@@ -115,7 +115,7 @@ def lowbit_linear(
     weight_per: str = "tensor",
     groups: int = 1,
 ) -> torch.Tensor:
-    """x W, both quantised on the way: the product that a low-bit layer trains with.
+    """x W with both quantised: the product of a low-bit layer in training.
 
     Gradients go straight through the rounding: with X and W as quantised, dx = dy W^T and dW = X^T dy, and the
     derivatives of these again, so that losses on forces train, too.

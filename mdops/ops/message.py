@@ -1,4 +1,4 @@
-"""A layer of message passing for rows between two things each, as edges between atoms or angles between edges."""
+"""A layer of message passing for rows between two nodes each, such as edges between atoms or angles between edges."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def has_tensor_cores(device: torch.device, inputs: int, sent: int) -> bool:
 
 
 def takes_numbers(device: torch.device, inputs: int, sent: int) -> bool:
-    """Whether a GPU has kernels for float32 rows of these sizes that are a number times a vector, in groups."""
+    """Whether a GPU has kernels for float32 rows of these sizes, each a number times a vector, in groups."""
     return inputs <= 64 and has_tensor_cores(device, inputs, sent)
 
 
@@ -36,28 +36,28 @@ def message(
     groups: torch.Tensor | None = None,
     matmul: str = "float32",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The messages of rows to what they belong to, and the rows after their own message:
+    """The messages of rows to their nodes, and the rows after their own message:
 
         y_r = f(x_r W + P[first_r] + Q[second_r])
         sent_f = sum over the rows of f of w_r y_r       with y's first columns
-        kept_r = x_r + c y_r                             with y's last X columns, if there is c
+        kept_r = x_r + c y_r                             with y's last X columns, if c is given
 
-    Rows go through in blocks: no array of (R, C) is made. Sums have a fixed order, so that the bits are the same in
-    every run. The second derivative is one op, too; what is differentiated by weights twice goes by the ops that this
-    is made of.
+    Rows are processed in blocks: there is no array of (R, C). Sums have a fixed order, so the bits are the same in
+    every run. The second derivative is one op, too; second derivatives by weights use the ops of which this one is
+    composed.
 
     Args:
         x: (R, X), float32 or float64.
         weight: W (X, C). p: P (F, C). q: Q (S, C).
         row_weight: w (R,).
         scale: c (X,); None: all columns are sent, and nothing is kept.
-        first: of R rows and F things, without an order: the rows of each stand side by side. Those of none stand
-            behind all others; they are in no sum, and x is kept there.
-        second: of R rows and S things; none in rows without a first.
+        first: of R rows and F nodes, without an order: the rows of each are consecutive. Rows without a first come
+            after all others; they are in no sum, and x is kept there.
+        second: of R rows and S nodes; none in rows without a first.
         activation: f, by DeePMD-kit's name (`mdops.ops.activation`).
-        groups: (G + 1,) int32, where the first things of each group begin, if rows are all pairs of things of a group,
-            as angles are of an atom's edges: of its first m things each has m rows, whose seconds are these m in their
-            order, and the others have none. That is quicker.
+        groups: (G + 1,) int32, where the first nodes of each group begin, if rows are all pairs of nodes of a group,
+            like angles of an atom's edges: each of its first m nodes has m rows, whose seconds are these m in order,
+            and the others have none. This is faster.
         matmul: the least accuracy of float32's products, as in `mlp`; a CPU, a GPU without kernels for rows of such
             sizes (`has_tensor_cores`), other functions than silu and silut, and second derivatives have float32's.
 
@@ -90,19 +90,19 @@ def framed_message(
     activation: str,
     matmul: str = "float32",
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]:
-    """`message`, and what else is made of its rows x: `row_moments` of their frames and them over the rows of each
-    first thing, and rows that are taken of them, `edge_gather(x, taken, width=width)`. On a GPU that has
-    `has_tensor_cores` of rows of up to 64 numbers the three gradients by x are added where that of messages is written:
-    no other array of rows is made for them. The weights are constants. Differentiable once, in the others.
+    """`message` and two more results of its rows x: `row_moments` of their frames and x over the rows of each first
+    node, and the rows `edge_gather(x, taken, width=width)`. On a GPU with `has_tensor_cores` for rows of up to 64
+    numbers the three gradients by x are added where that of messages is written: they need no other array of rows.
+    The weights are constants. Differentiable once, in the others.
 
     Args:
         x, weight, p, q, row_weight, scale, first, second, activation, matmul: as of `message`.
         frame: (R, 3).
         taken: of M rows and the R rows, without an order; None: no row is taken.
-        width: V, so many numbers of a row.
+        width: V, the number of columns to take.
 
     Returns:
-        sent and kept as by `message`, the moments (F, 3, X), and the rows that are taken (M, V).
+        sent and kept as by `message`, the moments (F, 3, X), and the taken rows (M, V).
 
     Raises:
         RuntimeError: as for `message`.
@@ -132,8 +132,8 @@ def outer_message(
     groups: torch.Tensor | None = None,
     matmul: str = "float32",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`message` of rows x = n u that are a number times a vector. On a GPU that `takes_numbers`, and where f is silu or
-    silut, no array of x is made, nor one of its gradient. The vector and the weights are constants. Differentiable
+    """`message` of rows x = n u, each a number times a vector. On a GPU with `takes_numbers`, and if f is silu or
+    silut, there is no array of x, nor of its gradient. The vector and the weights are constants. Differentiable
     once, in the others.
 
     Args:
@@ -183,7 +183,7 @@ def _by_other_ops(
     return sent, x + torch.where((first_nodes >= 0)[:, None], y[:, columns:] * scale, 0.0)
 
 
-_TENSORS = 6  # arguments that are differentiated, and do not come of indices
+_TENSORS = 6  # differentiable arguments, without those of indices
 
 
 @register_fake("message")
@@ -256,10 +256,10 @@ def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _along_weights(grads: Any, given: Any) -> Any:
-    """The derivative of the gradients by weights, too, which no kernel has."""
+    """The derivative of the gradients, also of those by weights, which have no kernel."""
     create, tensors = torch.is_grad_enabled(), 2 + _TENSORS
     with torch.enable_grad():
-        # Other tensors than the arguments, so that a gradient is that of this place alone.
+        # Aliases of the arguments, so that a gradient is for this place alone.
         leaves = [v.view_as(v) if v.requires_grad else v.detach().requires_grad_() for v in given[:tensors]]
         made = _by_other_ops(*leaves[2:], *given[tensors:])
         by = torch.autograd.grad(

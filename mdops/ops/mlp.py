@@ -19,10 +19,10 @@ def mlp(
     residual: bool | Sequence[bool] = True,
     matmul: str = "float32",
 ) -> torch.Tensor:
-    """A net as DeePMD-kit's fitting nets are, on rows of numbers; differentiable any number of times.
+    """A net of the form of DeePMD-kit's fitting nets, on rows of numbers; differentiable any number of times.
 
-    Layer n makes of its input x the output  t_n f(x W_n + b_n) + r,  where r is x if the layer is `residual` and as
-    wide as its input, [x, x] if it is twice as wide, and 0 otherwise. The last layer is linear, x W + b.
+    For its input x layer n gives  t_n f(x W_n + b_n) + r,  where r is x if the layer is `residual` and as wide as its
+    input, [x, x] if it is twice as wide, and 0 otherwise. The last layer is linear, x W + b.
 
     Args:
         x: (N, D), float32 or float64.
@@ -60,12 +60,12 @@ def mlp_value_and_gradient(
     """`mlp`, and the gradient by x of the sum of its first output over all rows: one pass, for energies and forces.
 
     Arguments and errors are `mlp`'s. On a GPU in float32 a net of one output, with one activation function and a first
-    layer that does not add its input, goes by the kernels of models' nets, its weights packed in the call: on Hopper
-    one kernel from x to the gradient up to 512 neurons a layer, or of few rows as far as they fit a cluster's shared
-    memory; wider, or on other chips, one kernel a product. Where that would take longer, by a count of bytes and
-    operations, as for many rows of a few columns or few rows of very large weights, and for all other nets, it goes as
-    `mlp` does. Those kernels multiply in two parts of float16 (22 bits) for "float32", "bf16x6" and "bf16x3", in one
-    (11 bits) for "tf32" and "bf16". A row with a number that is NaN or infinite has NaN for an answer there.
+    layer that does not add its input, uses the kernels of models' nets, with its weights packed in the call: on Hopper
+    one kernel from x to the gradient for up to 512 neurons a layer, or for few rows if the net fits a cluster's shared
+    memory; for wider nets, or on other chips, one kernel per product. If that would take longer, by a count of bytes
+    and operations, as for many rows of a few columns or few rows of very large weights, and for all other nets, it
+    works like `mlp`. Those kernels multiply in two parts of float16 (22 bits) for "float32", "bf16x6" and "bf16x3", in
+    one (11 bits) for "tf32" and "bf16". There a row with a NaN or infinite number gives NaN.
 
     Returns:
         value (N, outputs), gradient (N, D); both differentiable.
@@ -83,7 +83,7 @@ def _arguments(
     timesteps: Sequence[torch.Tensor | None] | None,
     residual: bool | Sequence[bool],
 ) -> tuple[Any, ...]:
-    """Those of the ops up to `matmul`: lists with an entry a layer, absent tensors as empty ones."""
+    """The ops' arguments up to `matmul`: lists with an entry per layer, absent tensors as empty ones."""
     layers = len(weights)
     names = [activation] * (layers - 1) if isinstance(activation, str) else list(activation)
     adds = [residual] * (layers - 1) if isinstance(residual, bool) else list(residual)
@@ -133,7 +133,7 @@ def _(direction: Any, grad: Any, grad_value: Any, x: Any, *args: Any) -> tuple[A
     return grad.new_empty(grad.shape), x.new_empty(x.shape), *_blank_gradients(x, args[:3], args[-1])
 
 
-# The arguments that have gradients: x, weights, biases, timesteps; of the backward ops some before them.
+# The arguments with gradients: x, weights, biases, timesteps; backward ops have some before them.
 _NET = (0, 1, 2, 3)
 
 
@@ -147,14 +147,14 @@ def _mlp_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _value_and_gradient_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    """By both in one pass: the gradient is `mlp_backward` of (1, 0, ...)."""
+    """The gradients from both results in one pass: the gradient is `mlp_backward` of (1, 0, ...)."""
     first = torch.zeros_like(grads[0])
     first[:, 0] = 1
     return torch.ops.mdops.mlp_backward_backward(grads[1], first, grads[0], *args, _wanted(needs[1:]))[1:]
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    """Of <u, grad_x> + <v, gradients of the layers>. Where v is absent, as in a loss on forces, an op does it."""
+    """The gradients of <u, grad_x> + <v, gradients of the layers>. If v is absent, as in a loss on forces, by an op."""
     direction, *of_layers = grads
     if all(v is None or not v.numel() for values in of_layers for v in values or []):
         grad, *others, _ = args
@@ -168,10 +168,10 @@ def _backward_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, 
 
 
 def _by_autograd(function: Any, args: Any, differentiable: int, grads: Any) -> tuple[Any, ...]:
-    """The gradients by the first arguments, by PyTorch's own operations: for derivatives that no kernel has."""
+    """The gradients by the first arguments with PyTorch's own operations, for derivatives without a kernel."""
     create = torch.is_grad_enabled()
     with torch.enable_grad():
-        # Other tensors than the arguments, so that a gradient is that of this place alone.
+        # Aliases of the arguments, so that a gradient is for this place alone.
         leaves = [_views(value) for value in args[:differentiable]]
         outputs, weights = _pairs(function(*leaves, *args[differentiable:]), grads)
         flat = [v for value in leaves for v in (value if isinstance(value, list) else [value])]
@@ -187,7 +187,7 @@ def _views(value: Any) -> Any:
 
 
 def _pairs(results: Any, grads: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The results that depend on the arguments and have a gradient, and those."""
+    """The results that depend on the arguments and have a gradient, and these gradients."""
     flat, given = [], []
     for result, grad in zip(results, grads, strict=True):
         many = isinstance(result, list)

@@ -9,18 +9,18 @@ import torch
 
 from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 
-FACTORS = 4  # of a term
+FACTORS = 4  # factors of a term
 
-# Products of numbers, each by their indices in rising order, and what they are multiplied with.
+# Products of numbers, each by its rising indices, and their coefficients.
 Polynomial = Mapping[tuple[int, ...], float]
 
 
 class Terms(NamedTuple):
-    """Sums of terms, row after row.
+    """Sums of terms, row by row.
 
     Attributes:
-        numbers: (terms, 4) int32, the numbers that a term multiplies, and -1 behind the last.
-        factor: (terms,), what they are multiplied with.
+        numbers: (terms, 4) int32, the indices of a term's factors, and -1 after the last.
+        factor: (terms,), the terms' coefficients.
         offsets: (rows + 1,) int32, where each row begins.
     """
 
@@ -30,8 +30,8 @@ class Terms(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[Polynomial], like: torch.Tensor) -> "Terms":
-        """Of these rows, on the device of `like` and with its dtype. Terms of as many numbers stand beside each other:
-        GPUs take these together."""
+        """The terms of these rows, on the device of `like` and with its dtype. Terms with equally many factors are
+        adjacent: GPUs process these together."""
         rows = [dict(sorted(row.items(), key=lambda term: len(term[0]))) for row in rows]
         index = [[*term, *[-1] * (FACTORS - len(term))] for row in rows for term in row]
         factor = [f for row in rows for f in row.values()]
@@ -46,7 +46,7 @@ class Terms(NamedTuple):
 def term_gradients(
     mixtures: Sequence[Polynomial], made: Sequence[Polynomial], features: Sequence[Polynomial], raw: int
 ) -> list[Polynomial]:
-    """The rows of `back` for those of `forth`, with so many numbers before the mixtures."""
+    """The rows of `back` for those of `forth`, with `raw` numbers before the mixtures."""
     known, mixed = raw + len(mixtures) + len(made), raw + len(mixtures)
     found: list[dict[tuple[int, ...], float]] = [{} for _ in range(known)]
     first = known
@@ -73,16 +73,16 @@ def moment_invariants(
 ) -> torch.Tensor:
     """Polynomials of an atom's numbers, for models of DPA-4C's form. Differentiable once, in `scalars` and `others`.
 
-    An atom's numbers are, one after the other: r, the sums `scalars` over d_0 and `others` over d_1, and d_0 and d_1,
-    with d = (m + 1/4)^(1/2) of the two masses m that stand behind the sums of `scalars`; v, `mixed` sums of terms of r
-    and `made` of r and these; and y, sums of terms of r and v, which are the results. `back` has the derivatives, which
-    are sums of terms, too: of v, those that are `made` first, and then of r, of all numbers before, of the gradients by
-    y, which stand in the place of y, and of those by v, which stand behind them in the order of `back`.
+    An atom's numbers are, in order: r, the sums `scalars` over d_0 and `others` over d_1, and d_0 and d_1, with
+    d = (m + 1/4)^(1/2) for the two masses m, the last columns of `scalars`; v, `mixed` sums of terms of r and `made`
+    sums of terms of r and these; and y, sums of terms of r and v, which are the results. `back` has the derivatives as
+    sums of terms, too: by v, first those that are `made`, and then by r. Their terms are of r and v, of the gradients
+    by y, which replace y, and of those by v, which follow in the order of `back`.
 
     Args:
         scalars: (N, C + 2), the masses last; others: (N, K).
         types: (N,) int32, -1 for a virtual atom.
-        behind: (ntypes, E), what stands behind y for atoms of each type; zeros for virtual ones.
+        behind: (ntypes, E), columns after y for atoms of each type; zeros for virtual ones.
         forth, back: of mixed + made + F and mixed + made + C + K + 2 rows.
 
     Returns:

@@ -10,12 +10,12 @@ from mdops.ops._register import call, register_fake, register_formula
 def moment_product(
     moments: torch.Tensor, tables: torch.Tensor, rows: torch.Tensor, kinds: torch.Tensor
 ) -> torch.Tensor:
-    """T[r] = A[rows[r]]^T C[kinds[rows[r]]]: rows of T in another order than the atoms, sorted by their types, say.
+    """T[r] = A[rows[r]]^T C[kinds[rows[r]]]: rows of T in another order than the atoms, such as sorted by type.
 
     Args:
         moments: A, (N, P, 4 or any), float32 or float64.
         tables: C of each kind, (n, P, M), of moments' dtype.
-        rows: (R,) int32, the atom of each row of T: every atom once at most. Rows of one kind side by side are quick.
+        rows: (R,) int32, the atom of each row of T: every atom at most once. It is fastest with rows sorted by kind.
         kinds: (N,) int32, the kind of each atom; -1 for atoms that have no row.
 
     Returns:

@@ -18,9 +18,9 @@ class NeighborList(NamedTuple):
         images: (N, K) int32, packed periodic images (`unpack_images`).
         counts: (N, ntypes) int32, neighbours of each type.
         cutoff: every pair that is not farther apart than this is in the list, A.
-        max_pairs: there are no more pairs than this, where that is known without asking a GPU.
-        graph_room: how many edges, angles, and edges that make angles, a graph made of it has room for, where nobody
-            can ask a GPU how many there are (`NeighborGraph.of_list`, `angle_edges`); None: as many as there are.
+        max_pairs: the most pairs there can be, if this is known without asking a GPU.
+        graph_room: the room for edges, angles, and edges that form angles, in a graph from this list, if their numbers
+            cannot be read from a GPU (`NeighborGraph.of_list`, `angle_edges`); None: their numbers.
     """
 
     neighbors: torch.Tensor
@@ -85,7 +85,7 @@ def neighbor_matrix(
     Returns:
         neighbors, images (N, K) and counts (N, ntypes), all int32 and as ops.md describes them, and
         needed, (2,) int64: the length of the longest row and the first atom that has it (0 and -1 with no
-        atom). Where the length exceeds K, rows are cut at K: check it, or use `neighbor_list`. On a GPU a
+        atom). If the length exceeds K, rows are cut at K: check it, or use `neighbor_list`. On a GPU a
         negative length says that a value does not fit (ops.md, "On a GPU"); the rows then mean nothing.
 
     Raises:
@@ -105,7 +105,7 @@ def neighbor_pairs(
     types: torch.Tensor,
     cutoff: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The pairs of `neighbor_matrix` one after the other: their number P depends on the data.
+    """The pairs of `neighbor_matrix` as a flat list: their number P depends on the data.
 
     The pair vector is positions[j] - positions[i] + shifts . cell[batch[i]].
 
@@ -176,7 +176,7 @@ def neighbor_list(
 
 
 def _require_memory(positions: torch.Tensor, capacity: int, cutoff: float) -> None:
-    """Raises InputError where a CPU's system would end the process for want of memory; a GPU raises by itself."""
+    """Raises InputError if the process would run out of memory on a CPU and be killed; a GPU raises by itself."""
     size = 8 * positions.shape[0] * capacity  # a neighbour and an image
     if not positions.is_cuda and size > memory():
         raise InputError(
@@ -187,7 +187,7 @@ def _require_memory(positions: torch.Tensor, capacity: int, cutoff: float) -> No
 
 
 def _longest_row(arguments: tuple[Any, ...], needed: torch.Tensor) -> tuple[int, int]:
-    """Its length and atom. Waits for a GPU; what was refused there is an error here, in the CPU op's words."""
+    """Its length and atom. Waits for a GPU; input that it refused raises the CPU op's error here."""
     longest, atom = needed.tolist()
     if longest < 0:
         on_cpu: Any = [a.cpu() if isinstance(a, torch.Tensor) else a for a in arguments]
@@ -231,7 +231,7 @@ def one_batch(
 
 
 def _input_error(error: RuntimeError) -> Exception:
-    """What an op's own check found, as the exception for wrong input; other errors stay as they are."""
+    """An op's own error as the exception for wrong input; other errors are not changed."""
     message = str(error)
     start = message.find("mdops::")
     return InputError(message[start:].splitlines()[0]) if start >= 0 else error

@@ -1,4 +1,4 @@
-"""DPA-1's attention of the neighbours of an atom to each other, on the neighbours that are there."""
+"""DPA-1's attention of an atom's neighbours to each other, without padding."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.attention import RaggedPlan, plan_of
 
-SHIFT = 20.0  # of the logits of smooth attention: what an empty place has in the softmax is exp(-20)
+SHIFT = 20.0  # of the logits of smooth attention: an empty slot counts exp(-20) in the softmax
 
 
 def neighbor_attention(
@@ -28,20 +28,20 @@ def neighbor_attention(
     """DPA-1's gated attention: each neighbour of an atom attends to the atom's others. Twice differentiable.
 
     o_j = sum_l p_jl (r_j . r_l) v_l with p_j = softmax_l(z_jl), z_jl = scale q_j . k_l, j and l neighbours of one atom.
-    Smooth attention (`switch` given) has (z + 20) w_j w_l - 20 in the place of z and p_jl w_j w_l in that of p; its
-    softmax counts the atom's empty places, whose z is -20. As DeePMD-kit has it (Zhang et al. 2022, arXiv:2208.08236),
-    which pads the neighbours to a fixed number; here only those that are there take part.
+    Smooth attention (`switch` given) has (z + 20) w_j w_l - 20 instead of z and p_jl w_j w_l instead of p; its softmax
+    counts the atom's empty slots, whose z is -20. As in DeePMD-kit (Zhang et al. 2022, arXiv:2208.08236), which pads
+    the neighbours to a fixed number; here there is no padding.
 
     Args:
-        q, k, v: (E, H, W), rows of the neighbours of atom after atom, H heads; dtypes as of `ragged_attention`.
+        q, k, v: (E, H, W), rows of neighbours, sorted by atom, H heads; dtypes as of `ragged_attention`.
         offsets: (N + 1,) int32: rows offsets[i] to offsets[i + 1] are the neighbours of atom i.
         directions: r (E, 3), unit vectors to the neighbours; None: no factor r_j . r_l (`attn_dotr` false).
         switch: w (E,), from 1 to 0 at the cutoff; None: attention is not smooth.
-        empty: (N,), places without a neighbour, of smooth attention; None: there are none.
-        normalize: whether q, k and v are made unit vectors.
-        temperature: scale; (W scaling_factor)^-1/2 unless given.
+        empty: (N,), slots without a neighbour, for smooth attention; None: there are none.
+        normalize: whether q, k and v are normalized to unit vectors.
+        temperature: scale; by default (W scaling_factor)^-1/2.
         scaling_factor: see `temperature`.
-        plan: of `ragged_plan` for `offsets`; made anew unless given. One serves all layers.
+        plan: of `ragged_plan` for `offsets`; by default a new one. One serves all layers.
         matmul: as in `ragged_attention`.
 
     Returns:
@@ -64,7 +64,7 @@ def neighbor_attention(
 
 
 def attention_scale(width: int, temperature: float | None, scaling_factor: float) -> float:
-    """What multiplies q.k of heads of this width."""
+    """The factor of q.k for heads of this width."""
     return (width * scaling_factor) ** -0.5 if temperature is None else temperature
 
 
@@ -76,8 +76,8 @@ def unit(x: torch.Tensor) -> torch.Tensor:
 
 
 def unit_three(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The three thirds of the columns of x (N, 3 W), each (N, W) and made of unit vectors as by `unit`: queries, keys
-    and values from one product. Twice differentiable."""
+    """The three thirds of the columns of x (N, 3 W), each (N, W) and normalized by `unit`: queries, keys and values
+    from one product. Twice differentiable."""
     q, k, v = call("unit_three", x)
     return q, k, v
 

@@ -1,5 +1,5 @@
-"""The neighbours that count as rows of numbers, atom after atom, and sums over them: what stands before and behind
-layers of attention."""
+"""The neighbours that count as rows, sorted by atom, and sums over them: the steps before and after attention
+layers."""
 
 from typing import Any, NamedTuple
 
@@ -11,12 +11,12 @@ from mdops.ops.graph import EdgeIndex, edge_scatter
 
 
 class NeighborRows(NamedTuple):
-    """Which slots of a pair list (N, K) are rows, and what there is of the neighbours.
+    """Which slots of a pair list (N, K) are rows, and a summary of the neighbours.
 
     Attributes:
         offsets: (N + 1,) int32, where each atom's rows begin.
-        slots: (N K,) int32, n K + k of each row; -1 behind the last.
-        taken: (N,) int32, neighbours that take places; within: (N,) int32, all within the cutoff.
+        slots: (N K,) int32, n K + k of each row; -1 after the last.
+        taken: (N,) int32, neighbours that take slots; within: (N,) int32, all within the cutoff.
         nearest: (N,), the distance to the nearest neighbour, A; the cutoff of an atom without neighbours.
     """
 
@@ -28,7 +28,7 @@ class NeighborRows(NamedTuple):
 
 
 class EnvironmentRows(NamedTuple):
-    """Of each of E rows.
+    """Data of each of E rows.
 
     Attributes:
         environment: (E, 4), R of `env_mat`.
@@ -44,7 +44,7 @@ class EnvironmentRows(NamedTuple):
 
 
 class SplineRows(NamedTuple):
-    """Of each of E rows: as of `EnvironmentRows`, and g (E, M), the splines."""
+    """Data of each of E rows: as of `EnvironmentRows`, and g (E, M), the splines."""
 
     environment: torch.Tensor
     switch: torch.Tensor
@@ -61,13 +61,13 @@ def neighbor_rows(
     pair_mask: torch.Tensor | None = None,
     zeroed: torch.Tensor | None = None,
 ) -> NeighborRows:
-    """The slots with a neighbour within the cutoff, but for pairs in `pair_mask`. A distance that is NaN counts.
+    """The slots with a neighbour within the cutoff, except pairs in `pair_mask`. A NaN distance counts.
 
     Args:
         displacements, counts, types: as for `env_mat`.
         cutoff: A.
         pair_mask: (ntypes, ntypes) bool; None: all pairs count.
-        zeroed: (ntypes, ntypes) bool, of the pairs in `pair_mask` those that take places all the same; None: none do.
+        zeroed: (ntypes, ntypes) bool, the pairs in `pair_mask` that still take slots; None: none do.
 
     Raises:
         RuntimeError: a shape, dtype or device does not match, or (on the CPU) a type or count is out of range.
@@ -101,7 +101,7 @@ def spline_rows(
     Args:
         displacements, counts, types, mean, std, cutoff, cutoff_smooth, protection: as for `env_mat`.
         slots: (N K,) int32, of `neighbor_rows`.
-        table: (ntypes, F, B, M): C of centres of each type; F = ntypes, and one more with a gate, C_c first.
+        table: (ntypes, F, B, M): C for centres of each type; F = ntypes, and one more with a gate, C_c first.
         s_max, grading: of the knots, 1/A, as for `spline_moment`; there are B - 5 pieces.
         rows: E.
 
@@ -146,13 +146,13 @@ def harmonic_rows(
     degree: int,
     protection: float = 0.0,
 ) -> torch.Tensor:
-    """Rows of the environment matrix with solid harmonics behind them,
+    """Rows of the environment matrix, followed by solid harmonics,
 
         w / (r + p) Y_lm(d / (r + p)) / std[c, 0]     of l = 2 to `degree`, m = -l to l,
 
     with the switch w, p = `protection` and the type c of the centre. Y_lm are homogeneous polynomials with Racah's
     normalisation, sum_m Y_lm(u)^2 = |u|^(2 l): T. Helgaker, P. Jorgensen and J. Olsen, Molecular Electronic-Structure
-    Theory (2000), 6.4. A pair without a distance has zeros there. Differentiable twice, in `displacements`.
+    Theory (2000), 6.4. A pair at distance 0 has zeros there. Differentiable twice, in `displacements`.
 
     Args:
         degree: 2 to 4; the others: as for `spline_rows`.
@@ -179,10 +179,10 @@ def row_moments(
 
     Args:
         environment: (E, C) float32 or float64, C up to 1,024; g: (E, M), or with `of` rows of nodes.
-        offsets: (N + 1,) int32, from 0 to at most E: there may be rows behind the last atom's.
-        leaves_rest: whether the gradients by those may be whatever memory has there, for one who reads none of them;
-            they are zero else.
-        of: of the E rows and the nodes that g is of: g[of.nodes[j]] stands for g[j].
+        offsets: (N + 1,) int32, from 0 to at most E: there may be rows after the last atom's.
+        leaves_rest: whether the gradients by those may stay unwritten, for callers that do not read them; else they
+            are zero.
+        of: of the E rows and the nodes of g: g[of.nodes[j]] replaces g[j].
 
     Returns:
         (N, C, M).
@@ -291,7 +291,7 @@ def _index(of: Any) -> EdgeIndex | None:
 
 
 def _by_g(by_rows: torch.Tensor, needed: bool, of: Any) -> torch.Tensor | None:
-    """The gradient by g, of that by each row's."""
+    """The gradient by g, from that by each row's."""
     index = _index(of)
     if index is None:
         return by_rows

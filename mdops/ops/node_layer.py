@@ -1,4 +1,4 @@
-"""What a layer of DPA-2 makes of nodes as one op, for simulation."""
+"""A layer of DPA-2 for nodes as one op, for simulation."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from mdops.ops.activation import kernel_code, of_code
 
 
 class NodeLayerWeights(NamedTuple):
-    """Of a layer: C numbers a node; empty for what it has not.
+    """The weights of a layer: C channels per node; empty for absent terms.
 
     Attributes:
         own, own_bias, own_factor: (C, C), (C,), (C,), of the node's own message.
@@ -41,13 +41,13 @@ def node_layer(
     D(T)[l, k] = sum_a T[a, l] T[a, k], l < axis.
 
     One pass forward and one backward, with a block of nodes in cache. Differentiable in n, v and e; the weights are
-    constants. Second derivatives go by PyTorch's operations. On a CPU alone.
+    constants. Second derivatives use PyTorch's operations. Only on a CPU.
 
     Args:
         n: (N, C), float32 or float64.
-        v: (N, 0, 1 or 4, C). e: (N, 0 or 3, K). Of what has no rows D is left out.
+        v: (N, 0, 1 or 4, C). e: (N, 0 or 3, K). D is left out for those without rows.
         weights: see there.
-        takes_nodes: whether n are inputs of the product of all.
+        takes_nodes: whether n is an input of the product with `every`.
         keep: the factor of n.
         activation: f, by DeePMD-kit's name.
 
@@ -63,8 +63,8 @@ def node_layer(
 
 
 def node_layer_packed(weights: NodeLayerWeights) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weights as `torch.ops.mdops.node_layer` and its gradient read them, for many calls: as `packed` they spare
-    each of these a copy."""
+    """The weights in the layout of `torch.ops.mdops.node_layer` and its gradient: passed as `packed` they save a copy
+    in each call."""
     given = weights.own, weights.own_bias, weights.every, weights.bias
     forward, back = (torch.ops.mdops.node_layer_pack(*given, way) for way in (False, True))
     return forward, back

@@ -1,4 +1,4 @@
-"""Sums over an atom's edges of all that a product by blocks of equal |m| needs of them: it is then taken once an
+"""Sums over an atom's edges of the inputs of a product by blocks of equal |m|, which is then computed once per
 atom."""
 
 from typing import Any
@@ -10,7 +10,7 @@ from mdops.ops.graph import EdgeIndex, parts_of
 
 
 def has_order_moments(x: torch.Tensor, degree: int, channels: int) -> bool:
-    """Whether moments of rows on x's device take less time than a layer of each edge: on a GPU those of some sizes."""
+    """Whether moments of rows on x's device take less time than a layer for each edge: on a GPU for some sizes."""
     if not x.is_cuda:
         return True
     widths = (32, 64, 96, 128) if x.dtype == torch.float32 else (32, 64)
@@ -25,18 +25,18 @@ def order_moments(turn: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, of:
         A_u[d, l'] = sum of weight (t_- y_-[l'] + t_+ y_+[l'])
         A_v[d, l'] = sum of weight (t_+ y_-[l'] - t_- y_+[l'])
 
-    With the weights of `so2_layer` A_0 W + A_u U + A_v V, each column with those outputs that are of its degree, is
+    With the weights of `so2_layer` A_0 W + A_u U + A_v V, with only the outputs of its degree for each column, is
     `edge_rotate_back` of the layer's products. Differentiable once.
 
     Args:
-        turn: (E, 3 L + 1, (L + 1)^2) float32 or float64, as those of `edge_frames` with |m| up to 1. What is in columns
-            of another degree than the row's is not read.
-        y: (E, 3 L + 1, C), rows as `so2_layer` has them.
+        turn: (E, 3 L + 1, (L + 1)^2) float32 or float64, as those of `edge_frames` with |m| up to 1. Columns of
+            another degree than the row's are not read.
+        y: (E, 3 L + 1, C), rows as in `so2_layer`.
         weight: (E, G), of G equal groups of channels.
         of: of E edges and M nodes.
 
     Returns:
-        (M, (L + 1)^2, (3 L + 1) C): of each column A_0 (l' = 0 .. L), A_u and A_v (l' = 1 .. L) side by side.
+        (M, (L + 1)^2, (3 L + 1) C): for each column A_0 (l' = 0 .. L), A_u and A_v (l' = 1 .. L) side by side.
 
     Raises:
         RuntimeError: as for `edge_scatter`, or G does not divide C.

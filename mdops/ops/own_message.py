@@ -1,4 +1,4 @@
-"""What rows add to their own numbers, as one op."""
+"""The message of rows to themselves, as one op."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from mdops.ops.activation import kernel_code
 
 
 def has_fused_message(x: torch.Tensor) -> bool:
-    """Whether `own_message` of rows such as x takes less time than PyTorch's operations: by a GPU's tensor cores
-    alone, which take 32 columns of float32."""
+    """Whether `own_message` of rows such as x takes less time than PyTorch's operations: only on a GPU's tensor cores,
+    for 32 columns of float32."""
     return x.is_cuda and x.dtype == torch.float32 and x.shape[1] == 32
 
 

@@ -8,8 +8,8 @@ from mdops.ops._register import call, last_derivative, register_fake, register_f
 
 
 def scalar_gate(x: torch.Tensor, gate: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
-    """y_rc = x_rc sigmoid(g_c), in the first row with silu(a_c) b_c added. One kernel each way, and for
-    second derivatives.
+    """y_rc = x_rc sigmoid(g_c), in the first row with silu(a_c) b_c added. One kernel forward, one backward, and one
+    for second derivatives.
 
     Args:
         x: (N, R, C), float32 or float64.
@@ -41,7 +41,7 @@ def row_gate(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
 
 
 def _register(name: str, count: int) -> None:
-    """Of an op of so many arguments: each has a gradient, and each gradient its own."""
+    """Registers an op of so many arguments: each has a gradient, and each gradient its own."""
 
     def forward(x: Any, *args: Any) -> torch.Tensor:
         return x.new_empty(x.shape)

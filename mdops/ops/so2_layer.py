@@ -1,4 +1,4 @@
-"""A layer that keeps to rotations about an edge's axis: a product within each |m|, gated by its scalars, and added."""
+"""A layer equivariant to rotations about an edge's axis: a product within each |m|, gated by its scalars, and added."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from mdops.ops._register import (
 from mdops.ops.edge_frames import MOST_FRAME_DEGREE
 from mdops.ops.graph import EdgeIndex, parts_of
 
-# Compute capabilities whose blocks have 99 kB of shared memory at most: the weights of degree 2 take 144.
+# Compute capabilities with at most 99 kB of shared memory per block: the weights of degree 2 take 144.
 _LITTLE_MEMORY = (8, 6), (8, 9), (12, 0), (12, 1)
 
 
@@ -27,31 +27,31 @@ def has_tensor_cores(device: torch.device, degrees: int, channels: int) -> bool:
     """Whether a GPU has kernels by tensor cores for float32 rows of these sizes, which take `matmul`."""
     if channels not in (32, 64) or not 0 < degrees <= 3:
         return False
-    if channels == 64 or degrees == 3:  # these want more than even an A100 has
+    if channels == 64 or degrees == 3:  # these need more than even an A100 has
         return has_hopper_kernels(device)
     capability = torch.cuda.get_device_capability(device)
     return capability >= (8, 0) and (degrees == 1 or capability not in _LITTLE_MEMORY)
 
 
 def kernel_width(device: torch.device, degrees: int, channels: int, groups: int = 1) -> int | None:
-    """The channels of rows that a GPU has kernels by tensor cores for: so many, or up to four times as many, which are
-    zeros then, or those of another of several groups; None: it has none."""
+    """The channels of rows for which a GPU has kernels by tensor cores: so many, or up to four times as many, padded
+    with zeros or with the channels of another group; None: it has none."""
     widths = [width for width in (32, 64) if channels <= width <= 4 * channels]
     if groups > 1 and (degrees, channels) == (3, 32):
-        widths.reverse()  # two groups in a row take less time than one after the other
+        widths.reverse()  # two groups in one row take less time than one after another
     return next((width for width in widths if has_tensor_cores(device, degrees, width)), None)
 
 
 def goes_by_products(x: torch.Tensor, degrees: int, channels: int, groups: int = 1) -> bool:
-    """Whether `so2_layer` of such rows on x's device has products of matrices, and kernels for gates."""
+    """Whether `so2_layer` of such rows on x's device uses products of matrices, and kernels for gates."""
     if not x.is_cuda:
         return False
     return x.dtype != torch.float32 or kernel_width(x.device, degrees, channels, groups) is None
 
 
 def fused_width(x: torch.Tensor, degrees: int, channels: int, groups: int = 1) -> int | None:
-    """The channels of rows that `so2_layer` takes on x's device for rows of so many channels: those of `kernel_width`,
-    if a GPU has kernels, and else as many. None: of degree 0."""
+    """The channels of `so2_layer`'s rows on x's device for rows of so many channels: those of `kernel_width` if a GPU
+    has kernels, else as many. None for degree 0."""
     if degrees == 0:
         return None
     if not x.is_cuda or goes_by_products(x, degrees, channels, groups):
@@ -70,9 +70,9 @@ def so2_layer(
     """The rows of edges in their frames after a layer. With x_0 the rows of m = 0, x_- and x_+ those of m = -1 and 1:
 
         z_0 = x_0 W,   z_- = x_- U - x_+ V,   z_+ = x_- V + x_+ U
-        y_lm = x_lm + z_lm sigmoid(s G_l)        with s = z_00, and 1 in the place of G_0
+        y_lm = x_lm + z_lm sigmoid(s G_l)        with s = z_00, and 1 instead of G_0
 
-    No product and no gate goes through memory. Second derivatives, and those by weights, go by PyTorch's operations.
+    No product and no gate goes through memory. Second derivatives, and those by weights, use PyTorch's operations.
 
     Args:
         x: (E, 3 L + 1, C), float32 or float64: L + 1 rows of m = 0, by rising l, then L of m = -1, and L of m = 1.
@@ -96,8 +96,8 @@ def so2_layer(
 
 
 def has_fused_messages(x: torch.Tensor, degrees: int, channels: int, layers: int, gates: int) -> bool:
-    """Whether `so2_messages` of rows on x's device, the first layers of which have gates, takes less time than its ops
-    one by one: on a CPU if only the last layer has none, and so has a Hopper GPU one kernel for rows of some sizes."""
+    """Whether `so2_messages` of rows on x's device, with gates in the first layers, takes less time than its separate
+    ops: on a CPU if only the last layer has none; a Hopper GPU then has one kernel for rows of some sizes."""
     if layers < 1 or gates != layers - 1:
         return False
     if not x.is_cuda:
@@ -118,12 +118,12 @@ def so2_messages(
     gates: Sequence[torch.Tensor],
     matmul: str = "float32",
 ) -> torch.Tensor:
-    """The sums over an atom's edges of messages: `edge_rotate` of neighbours by the matrices that `order_mix` makes of
-    those of `edge_frames`, `so2_layer` so many times, each of what the one before gives, and `edge_rotate_back` with
-    weights. Differentiable once, in `vectors`, `mixture`, x and `weight`; the weights of layers are constants. Where a
-    GPU has one kernel for all of it (`has_fused_messages`) no array of edges but what the last layer gives goes through
-    memory; and that alone is kept for the gradient, whose pass makes the layers again. A CPU takes a few atoms at a
-    time and the last layer once an atom, as by `order_moments`; it keeps what the layers before give.
+    """The sums of messages over an atom's edges: `edge_rotate` of neighbours with the matrices of `edge_frames` after
+    `order_mix`, several `so2_layer` in sequence, and `edge_rotate_back` with weights. Differentiable once, in
+    `vectors`, `mixture`, x and `weight`; the weights of layers are constants. If a GPU has one kernel for all of it
+    (`has_fused_messages`) the last layer's output is the only array of edges in memory; only that is saved for the
+    gradient, and the backward pass recomputes the layers. A CPU processes a few atoms at a time, and the last layer
+    once per atom, as by `order_moments`; it saves the outputs of the layers before.
 
     Args:
         vectors: (E, 3), float32 or float64, not zero; of matrices with |m| up to 1.

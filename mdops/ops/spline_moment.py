@@ -31,14 +31,14 @@ def spline_moment(
     """A_t[b, a] = sum over the neighbours j of type t of phi_b(s_j) R_j[a].
 
     phi_b are the quintic B-splines on [0, s_max], s = w(r)/(r+p) and R the row of `env_mat`. Their knots are uniform
-    in s, or with a `grading` in sqrt(s + grading); beyond s_max the basis goes on along its tangent there. With
-    C_t = the spline coefficients of an embedding net G_t, A_t^T C_t is the sum of R_j (x) G_t(s_j) over the neighbours
-    (mathematics.md). As in DeePMD-kit each row is padded to `sel` neighbours with w = 0, a neighbour beyond the cutoff
-    being padding too; the padding is negative where an atom has more neighbours than `sel`. Differentiable twice in
+    in s, or with a `grading` in sqrt(s + grading); beyond s_max the basis follows its tangent there. With the spline
+    coefficients C_t of an embedding net G_t, A_t^T C_t is the sum of R_j (x) G_t(s_j) over the neighbours
+    (mathematics.md). As in DeePMD-kit each row is padded to `sel` neighbours with w = 0, and a neighbour beyond the
+    cutoff is padding, too; the padding is negative if an atom has more neighbours than `sel`. Differentiable twice in
     `displacements`.
 
-    Descriptors of mixed types have `sel` places for neighbours of all types, and as many absent ones as are left, none
-    at least, of the type that `padding` says.
+    Descriptors of mixed types have `sel` slots for neighbours of all types; the remaining slots, if any, are absent
+    neighbours of the type in `padding`.
 
     Args:
         displacements, counts, types, mean, std, cutoff, cutoff_smooth, protection, radial, pair_mask:
@@ -47,8 +47,8 @@ def spline_moment(
         s_max: the last knot, 1/A.
         grading: 0, or > 0 for knots that are closer to each other towards s = 0, 1/A.
         intervals: pieces of [0, s_max]; there are B = intervals + 5 basis functions.
-        zeroed: (ntypes, ntypes) bool, of the pairs in `pair_mask` those that take places all the same; None: none do.
-        padding: (N,) int32, the type of the absent neighbours of each atom, where all types share places.
+        zeroed: (ntypes, ntypes) bool, the pairs in `pair_mask` that still take slots; None: none do.
+        padding: (N,) int32, the type of the absent neighbours of each atom, if all types share slots.
         gated: give the sums of w(r_j) phi_b(s_j) R_j[a] instead, to which absent neighbours add nothing.
 
     Returns:
@@ -97,8 +97,8 @@ def _formula(needs: Any, grads: Any, args: Any) -> Any:
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> Any:
-    """The moments are linear in their gradient's place: d<v, backward(g, d)> is the moments' derivative along v
-    for g, and a Hessian product for d."""
+    """The backward op is linear in g: d<v, backward(g, d)> is the moments' derivative along v for g, and a Hessian
+    product for d."""
     (v,) = grads
     g, d, *lists, radial, gated = args
     scalars = lists[5:]

@@ -13,8 +13,8 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
 
     On the CPU it works through blocks of atoms that stay in the processor's cache, from moments to forces
     (mathematics.md). On a GPU it is a fixed sequence of kernels that never waits for the host and can be captured
-    (inference-step.md); there it computes in float32, its results have the same bits in every run, and an input that
-    cannot be is answered with NaN in all results of its system. `matmul` names the accuracy of the fitting net's
+    (inference-step.md); there it computes in float32, its results have the same bits in every run, and an invalid
+    input gives NaN in all results of its system. `matmul` names the accuracy of the fitting net's
     products: "float32", on a GPU from pairs of float16 with 22 bits, or "tf32", on a GPU from one float16 with 11 bits,
     which the CPU refuses. Not differentiable: for training, compose
     `spline_moment` with plain PyTorch.
@@ -23,9 +23,9 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
         positions (N, 3) and cell (S, 3, 3) float64; batch, types (N,), neighbors, images (N, K) and
         counts (N, ntypes) int32: as everywhere (docs/reference/ops.md);
         mean (ntypes,), std (ntypes, 2): as for `env_mat`;
-        pair_mask, zeroed (ntypes, ntypes) bool: pairs of types left out, and those of them that are not padding;
+        pair_mask, zeroed (ntypes, ntypes) bool: excluded pairs of types, and those of them that are not padding;
         sel (ntypes,) and padding (0,) int32; or sel (1,) and padding (N,), the type of the absent neighbours of each
-        atom, where neighbours of all types share places: as for `spline_moment`;
+        atom, if neighbours of all types share slots: as for `spline_moment`;
         tables (ntypes, ntypes * B, width padded to 16): the spline coefficients of each centre's type / N_sel; if
         `gated` (ntypes, (1 + ntypes) * B, ..), those of g_c before those of the g_ct that have the gate;
         nets (ntypes, P), or (1, P) for all types: the fitting nets, from `spline_potential_pack` with the same
@@ -37,8 +37,8 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
         hidden layer), gated, activation (its code), threshold (of silut), matmul and atom_virial, whether that is
         asked for.
 
-    With axis 0 the descriptor is a plain sum (se_e2_r): 1 stands in the place of R, and neighbours in `zeroed` count
-    with s = mean. Atoms of a net that serves all types are worked on together: many types cost no more than few.
+    With axis 0 the descriptor is a plain sum (se_e2_r): 1 replaces R, and neighbours in `zeroed` count with s = mean.
+    Atoms that share one net for all types are processed together: many types cost no more than few.
 
     Returns:
         atom_energy (N,) float64, forces (N, 3) float64, virial (S, 3, 3) float64, within (N, ntypes) int32
@@ -62,7 +62,7 @@ def spline_potential_pack(
         weights: (inputs, outputs) of each layer, the output layer, (inputs, 1), last; the first has width * axis
             inputs, in DeePMD-kit's order, and then the extra ones.
         biases, timesteps: (outputs,) of each layer.
-        width, axis: M and M2; with axis 0, of a plain sum, there are `width` inputs.
+        width, axis: M and M2; a plain sum, with axis 0, has `width` inputs.
         matmul: the least accuracy of products: "float32", "bf16x6", "bf16x3", "bf16", or on a GPU alone "tf32".
     """
     return torch.ops.mdops.spline_potential_pack(weights, biases, timesteps, width, axis, matmul)
@@ -84,8 +84,8 @@ def spline_potential_why_not(
 
     Args:
         like: (any,) a tensor of the model's device and dtype.
-        tables, intervals: how many tables a type of centre has, one a type and one more with a gate, and the pieces of
-            each spline.
+        tables, intervals: the number of tables per type of centre, one per type and one more with a gate, and the
+            pieces of each spline.
         width, axis: M and M2.
         neurons: of each hidden layer of the fitting nets.
         extra: their inputs beside the descriptor's.

@@ -24,7 +24,7 @@ def spline_training(*args: Any) -> tuple[torch.Tensor, ...]:
 
     Returns:
         atom_energy (N,), forces (N, 3), virial (S, 3, 3), within (N, ntypes) and nearest (N,) as `spline_potential`,
-        and what the backward pass needs, in a layout of its own.
+        and what the backward pass needs, in its own layout.
     """
     return _Step.apply(args[:_TABLES], args[_NETS + 1 :], args[_TABLES], *args[_NETS])
 
@@ -53,8 +53,8 @@ register_formula("spline_training", _formula, (_TABLES, _NETS), constant=(3, 4, 
 
 
 class _Step(torch.autograd.Function):
-    """The op with its formula by a shorter way than the registered one: what PyTorch puts around an op of so many
-    arguments would cost 3% of a step of 192 atoms."""
+    """The op with its formula as an autograd function: PyTorch's overhead for a registered op of so many arguments
+    would cost 3% of a step of 192 atoms."""
 
     @staticmethod
     def forward(

@@ -28,9 +28,9 @@ def switch_curve(r: torch.Tensor, cutoff_smooth: float, cutoff: float, order: in
 
 
 def fade_curve(r: torch.Tensor, cutoff: float, exponent: int, order: int = 0) -> torch.Tensor:
-    """w(r) = (1 - x)^4 sum_k C(k + 3, 3) x^k, k below the exponent, of x = r/cutoff, 0 behind it, or its derivative of
-    that order: w and three derivatives are 0 at the cutoff, and so are `exponent` - 1 of 1 - w at 0. Differentiable any
-    number of times, each of them one pass.
+    """w(r) = (1 - x)^4 sum_k C(k + 3, 3) x^k, k below the exponent, x = r/cutoff, and 0 beyond, or its derivative of
+    that order: w and three derivatives are 0 at the cutoff, and so are `exponent` - 1 derivatives of 1 - w at 0.
+    Differentiable any number of times, each derivative in one pass.
 
     Args:
         r: (..., K), distances, A, float32 or float64.
