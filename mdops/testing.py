@@ -1,4 +1,4 @@
-"""Sample inputs for every op, for tests of the ops and of what is built on them."""
+"""Sample inputs for every op, for tests of the ops and of code that uses them."""
 
 import dataclasses
 import itertools
@@ -24,9 +24,9 @@ class Sample:
 
     Attributes:
         op: the name in `torch.ops.mdops`.
-        args: the arguments, tensors on the device and of the dtype asked for.
+        args: the arguments, with tensors on the requested device and of the requested dtype.
         differentiable: positions in `args` that the op is differentiable in.
-        opaque: positions of results in a layout of the kernels' own.
+        opaque: positions of results in the kernels' own layout.
         bad: changes to single arguments that the op must refuse: name -> (position, replacement).
     """
 
@@ -102,7 +102,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
 
     random = numbers(
         2
-    )  # samples that not every device has draw from others, so that these are the same on all
+    )  # samples that not every device has use other generators, so that these are the same on all
 
     samples = _pair_samples(p, random, dtype) + _step_samples(p, random) + _net_samples(random)
     for radial in (False, True):
@@ -110,7 +110,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples += _invariant_samples(p, numbers(11))
     samples += _harmonic_samples(p, numbers(9)) + _angle_samples(p, random)
     samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
-    if torch.device(device).type == "cpu" or dtype == torch.float32:  # on a GPU in that alone
+    if torch.device(device).type == "cpu" or dtype == torch.float32:  # on a GPU only in float32
         samples += _attention_layer_samples(numbers(7), device)
         samples += _attention_moments_samples(numbers(8), device, dtype)
     samples += _row_samples(p, numbers(10)) + _graph_samples(p, numbers(18))
@@ -131,7 +131,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         Sample("unit_three_backward", (*of_three, rows), (0, 1, 2, 3)),
         Sample("unit_three_backward_backward", (random(4, 21), *of_three, rows)),
     ]
-    numbers_of_wide = numbers(17)  # whose parts a GPU reads 16 bytes at a time
+    numbers_of_wide = numbers(17)  # a GPU reads their parts 16 bytes at a time
     wide, of_parts = numbers_of_wide(3, 24), [numbers_of_wide(3, 8) for _ in range(3)]
     samples += [
         Sample("unit_three", (wide,), (0,)),
@@ -157,7 +157,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     ):
         samples += _hybrid_samples(p, numbers(8))
     samples += _table_samples(p, numbers(9))
-    # On a GPU the whole step computes in float32 alone.
+    # On a GPU the whole step computes only in float32.
     if torch.device(device).type == "cpu" or (
         dtype == torch.float32 and has_kernel("spline_potential", device)
     ):
@@ -250,7 +250,7 @@ def _spline_samples(
     scalars: tuple[Any, ...],
     radial: bool,
 ) -> list[Sample]:
-    """Their s_max is below the largest s: the tangent beyond it is met too."""
+    """Their s_max is below the largest s: the tangent beyond it is used, too."""
     *knots, intervals = scalars
     grad = random(5, 2, intervals + 5, 1 if radial else 4)
     bad = {
@@ -266,7 +266,7 @@ def _spline_samples(
             (0,),
             bad=bad,
         ),
-        # Places that all types share.
+        # Slots that all types share.
         Sample(
             "spline_moment",
             (p["d"], *norm, ~p["mask"], p["sel"][:1], p["types"].clamp(min=0), *scalars, radial, False),
@@ -288,7 +288,7 @@ def _spline_samples(
 
 
 def _angle_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
-    """Moments of angles and features of them; the largest angles are beyond the last octave."""
+    """Moments of angles and their features; the largest angles are beyond the last octave."""
     norm = (p["counts"], p["types"], 2.0 * p["std"], p["mask"])
     switch, grid = (CUTOFF, SMOOTH, PROTECTION), AngleGrid(-1, 2, 1)
     bad = {
@@ -352,7 +352,7 @@ def _step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> lis
 
 
 def _cell_step_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
-    """The halves of a step in cells of any shape, without thermostats, and with chains and volume alone."""
+    """The halves of a step in cells of any shape without thermostats, and with chains and volume changes only."""
 
     def double(*shape: int) -> torch.Tensor:
         return random(*shape, like=torch.float64)
@@ -405,7 +405,7 @@ def _norm_samples(random: Any) -> list[Sample]:
 
 
 def _low_bit_samples(random: Callable[..., Any]) -> list[Sample]:
-    """Products of every kind of number, by tensor, channel and group, and what makes them."""
+    """Products of every kind of number, by tensor, channel and group, and the ops that quantise."""
 
     def single(*shape: int) -> torch.Tensor:
         return random(*shape, like=torch.float32)
@@ -441,8 +441,8 @@ def _low_bit_samples(random: Callable[..., Any]) -> list[Sample]:
 
 
 def _net_samples(random: Callable[..., Any]) -> list[Sample]:
-    """A net on 4 rows: a layer twice as wide as its input, one as wide, with two activations; one that lacks what
-    may be absent; and one as models' fitting nets are."""
+    """A net on 4 rows: a layer twice as wide as its input, one as wide, with two activations; one without optional
+    tensors; and one like models' fitting nets."""
     widths = (3, 6, 6, 2)
     weights = [0.7 * random(a, b) for a, b in itertools.pairwise(widths)]
     biases, timesteps = ([random(n) for n in widths[1:]] for _ in range(2))
@@ -508,8 +508,8 @@ def _product_samples(random: Callable[..., Any]) -> list[Sample]:
 
 
 def _attention_samples(random: Callable[..., Any], device: torch.device | str) -> list[Sample]:
-    """Sequences of 3, 0, 1 and 4 rows, and a row that belongs to none: with all that attention may have, with a gate
-    and a switch as DPA-1 has them, and bare but for absent keys."""
+    """Sequences of 3, 0, 1 and 4 rows, and a row that belongs to none: with all options of attention, with a gate and a
+    switch as in DPA-1, and with absent keys only."""
     if not has_kernel("ragged_attention", device):
         return []
     offsets = torch.tensor([0, 3, 3, 4, 8], dtype=torch.int32, device=device)
@@ -517,7 +517,7 @@ def _attention_samples(random: Callable[..., Any], device: torch.device | str) -
     samples = []
 
     def moved(bad: dict[str, tuple[int, Any]], tensors: int, others: int) -> dict[str, tuple[int, Any]]:
-        """By so many places, those of q, k and v and those after them."""
+        """Moves the positions of q, k and v by `tensors`, and those after them by `others`."""
         return {name: (k + (tensors if k < 3 else others), value) for name, (k, value) in bad.items()}
 
     for heads, width, values, gates, has_bias, has_switch in (
@@ -537,7 +537,7 @@ def _attention_samples(random: Callable[..., Any], device: torch.device | str) -
         bad: dict[str, tuple[int, Any]] = {
             "falls": (3, offsets.flip(0)),
             "beyond": (3, offsets + 2),
-            # What a GPU's offsets hold is not looked at before the kernels run.
+            # On a GPU offsets are not checked before the kernels run.
             "max_length": (11, 3 if torch.device(device).type == "cpu" else -1),
             "matmul": (12, "high"),
             "width": (0, q[..., :1]),
@@ -547,7 +547,7 @@ def _attention_samples(random: Callable[..., Any], device: torch.device | str) -
             bad["bias"] = (5, random(heads, 25))
         place = [k for k, x in enumerate(optional, 5) if x is not None and k < 8]
         samples.append(Sample("ragged_attention", args, (0, 1, 2, *place), bad=bad))
-        # Its derivatives take what the forward pass made of the same arguments: nothing of theirs may change alone.
+        # Its derivatives take the forward pass's results for the same arguments: none of them may change alone.
         out, logsumexp = torch.ops.mdops.ragged_attention(*args)
         grad = random(9, heads, values)
         saved = (grad, q, k, v, out, logsumexp, *args[3:])
@@ -561,7 +561,7 @@ def _attention_samples(random: Callable[..., Any], device: torch.device | str) -
 def _attention_moments_samples(
     random: Callable[..., Any], device: torch.device | str, dtype: torch.dtype
 ) -> list[Sample]:
-    """Two layers of coordinates, smooth and by angles, and one without either."""
+    """Two layers of coordinates, smooth and with angles, and one without either."""
     features, width = 6, WIDTHS[0]
     if not has_moments(torch.device(device), dtype, WIDTHS, features):
         return []
@@ -610,8 +610,8 @@ def _attention_moments_samples(
 
 
 def _attention_layer_samples(random: Callable[..., Any], device: torch.device | str) -> list[Sample]:
-    """A layer of DPA-1, smooth and by angles, and without either; the same of coordinates, and of such as attention
-    takes where they stand."""
+    """A layer of DPA-1, smooth and with angles, and without either; the same with coordinates, and with those that
+    attention reads in place."""
     if not has_kernel("attention_layer", device):
         return []
     offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=device)
@@ -664,10 +664,10 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
 
 
 def _harmonic_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
-    """Of each degree, with more splines than fit and fewer than fill eight lanes."""
+    """Sums of each degree, with more splines than fit and fewer than fill eight lanes."""
     samples = []
     for degree, intervals in ((2, 3), (3, 12), (4, 5)):
-        # Of few functions, all of them with polynomials, and of more than lanes.
+        # Few functions, all of them with polynomials, and more than lanes.
         size, seconds = {2: (8, 4), 3: (70, 8), 4: (16, 16)}[degree]
         tables = harmonic_tables(random(2, size, 2, padded_basis(intervals)), intervals, seconds)
         listed = p["d"], p["counts"], p["types"], p["mask"]
@@ -708,8 +708,8 @@ def harmonic_tables(
 
 
 def _invariant_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
-    """Of three sums and six, with mixtures, with what is made of them, and with none, and terms of no factor to
-    four."""
+    """Three sums and six, with mixtures, with products of them, and with none, and terms of zero to four
+    factors."""
     samples = []
     for count, own in ((2, 0), (0, 0), (2, 2), (0, 1)):
         mixtures: list[Polynomial] = [{(k, k + 1): 0.3, (k + 4,): -1.2} for k in range(count)]
@@ -747,7 +747,7 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
     }
     samples = [Sample("neighbor_rows", listed, bad={**bad, "cutoff": (5, -1.0)})]
     offsets, slots, *_ = torch.ops.mdops.neighbor_rows(*listed)
-    rows, channels = 16, 21  # channels that no vector divides
+    rows, channels = 16, 21  # channels that are no multiple of a vector
     assert int(offsets[-1]) < rows
     for gated in (False, True):
         table = random(2, 3 if gated else 2, 14, channels)
@@ -802,7 +802,7 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
 
 
 def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
-    """Edges with and without masked pairs and truncation, room left behind them; rows of several widths."""
+    """Edges with and without masked pairs and truncation, with room left after them; rows of several widths."""
     lists = (p["neighbors"], p["images"], p["counts"], p["types"])
     bad: dict[str, tuple[int, Any]] = {
         "neighbors": (1, p["neighbors"] + 4),
@@ -830,7 +830,7 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
             {"edges": (2, 3)} if looks else {}
         )
         samples.append(Sample("edge_angles", (offsets, counts, 20, room), bad=bad))
-    # The last edge has a node, so that an index without it does not fit `offsets`.
+    # The last edge has a node, so an index without it does not match `offsets`.
     index = torch.tensor([2, -1, 0, 2, 3, 0, 2], dtype=torch.int32, device=p["d"].device)
     sorted_index = torch.tensor([0, 0, 2, 2, 2, 3, 3], dtype=torch.int32, device=p["d"].device)
     for width, of in ((5, index), (8, sorted_index)):
@@ -932,7 +932,7 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
 
 
 def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
-    """Rows with seconds anywhere, and rows in groups of which nothing is kept; rows of none behind them."""
+    """Rows with seconds in any order, and rows in groups without kept rows; rows without a node after them."""
 
     def index(*numbers: int) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int32, device=p["d"].device)
@@ -954,9 +954,9 @@ def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> 
         given = (*twice, "float32")
         bad: dict[str, tuple[int, Any]] = {"scale": (5, random(inputs + 1)), "code": (12, 9)}
         bad |= {"first": (6, first + 9), "second": (8, second + 9), "matmul": (14, "float8")}
-        if sent or not first.is_cuda:  # a GPU has no use of offsets where nothing is summed by them
+        if sent or not first.is_cuda:  # a GPU does not use offsets if there are no sums
             bad |= {"offsets": (7, firsts.flip(0))}
-        if groups is not None and not first.is_cuda:  # a GPU has no use of groups in rows so narrow
+        if groups is not None and not first.is_cuda:  # a GPU does not use groups for such narrow rows
             bad |= {"groups": (11, index(0, 1, 3)), "ends": (11, index(0, 2))}
         samples.append(Sample("message", given, tuple(range(6 if kept else 5)), bad=bad))
         grads = random(4, sent), random(7, kept)
@@ -998,7 +998,7 @@ def _edge_update_samples(
 def _angle_product_samples(
     random: Callable[..., torch.Tensor], index: Callable[..., torch.Tensor]
 ) -> list[Sample]:
-    """Rows of pairs in any order, some of none."""
+    """Rows of pairs in any order, some without a node."""
     first, second = index(0, 0, 1, 1, 1, 3, -1), index(1, 3, 0, -1, 3, 3, -1)
     (_, firsts), (order, seconds) = (torch.ops.mdops.edge_order(of, 4) for of in (first, second))
     indices = first, firsts, second, order, seconds
@@ -1016,7 +1016,7 @@ def _angle_product_samples(
 def _framed_message_samples(
     random: Callable[..., torch.Tensor], index: Callable[..., torch.Tensor]
 ) -> list[Sample]:
-    """Rows of which none, one or two are taken elsewhere, in sizes of the tensor cores and others."""
+    """Rows that are taken zero times, once or twice, in sizes of the tensor cores and others."""
     samples = []
     first, second, taken = (
         index(0, 0, 2, 2, 2, 3, -1),
@@ -1044,8 +1044,8 @@ def _framed_message_samples(
 def _outer_message_samples(
     random: Callable[..., torch.Tensor], index: Callable[..., torch.Tensor]
 ) -> list[Sample]:
-    """Rows that are a number times a vector, of all pairs of groups of two, no and one, in sizes of the tensor cores
-    and others; the last stands behind all."""
+    """Rows that are a number times a vector, for all pairs in groups of two, zero and one, in sizes of the tensor cores
+    and others; the last row has no node."""
     samples = []
     first, second, groups = index(0, 0, 1, 1, 3, -1), index(0, 1, 0, 1, 3, -1), index(0, 2, 3, 4)
     (_, firsts), (order, seconds) = (torch.ops.mdops.edge_order(of, 4) for of in (first, second))
@@ -1083,7 +1083,7 @@ def _node_update_samples(random: Callable[..., torch.Tensor]) -> list[Sample]:
 def _angle_end_samples(
     random: Callable[..., torch.Tensor], index: Callable[..., torch.Tensor]
 ) -> list[Sample]:
-    """Of atoms with two rows, none, one, and more than a warp takes at once; the last rows are of none."""
+    """Atoms with two rows, none, one, and more than a warp processes at once; the last rows have no atom."""
     samples = []
     of = index(0, 0, 2, *[3] * 17, -1, -1)
     _, ends = torch.ops.mdops.edge_order(of, 4)
@@ -1147,13 +1147,13 @@ def _so2_samples(random: Callable[..., Any]) -> list[Sample]:
             name: (at, random(edges + 1, 3 * degrees + 1, channels))
             for name, at in (("grad", 0), ("result", 7))
         }
-        # What it depends on besides the gradient, `result` depends on, too.
+        # `result` also depends on all its arguments except the gradient.
         samples.append(Sample("so2_layer_backward", (grad, *given, result), (0,) if small else (), bad=bad))
     return [*samples, *_so2_messages_samples(random)]
 
 
 def _so2_messages_samples(random: Callable[..., Any]) -> list[Sample]:
-    """Messages of layers one after the other: as many as a GPU has one kernel for, and others."""
+    """Messages of several layers: as many as a GPU has one kernel for, and others."""
     samples = []
     for edges, degrees, channels, layers, gated in ((4, 1, 3, 2, 1), (150, 2, 32, 3, 2), (9, 2, 32, 2, 2)):
         middle, side = (degrees + 1) * channels, degrees * channels
@@ -1224,7 +1224,7 @@ def _grid_samples(random: Callable[..., Any]) -> list[Sample]:
         (364, 75, 2),
         (364, 75, 21),
     ):
-        # Of the matrices a few rows matter.
+        # Only a few rows of the matrices matter.
         rows = [random(points, columns) for _ in range(3)]
         fields = [random(3, columns, channels) for _ in range(2)]
         samples.append(Sample("grid_product", (*rows, *fields, True), (3, 4) if channels < 10 else ()))
@@ -1292,8 +1292,8 @@ def _frame_samples(random: Callable[..., Any]) -> list[Sample]:
 
 
 def _edge_environment_samples(random: Callable[..., Any]) -> list[Sample]:
-    """Edges of three atoms, one of them virtual, below the switch, within it and beyond it; slots that are none, and
-    room behind the last edge."""
+    """Edges of three atoms, one of them virtual, below the switch, within it and beyond it; slots without an edge, and
+    room after the last edge."""
     d = random(3, 4, 3)
     d[0, 1] *= 9 / d[0, 1].norm()
     d[0, 2] *= 1.5 / d[0, 2].norm()
@@ -1326,7 +1326,7 @@ def _edge_environment_samples(random: Callable[..., Any]) -> list[Sample]:
 
 
 def _own_message_samples(random: Callable[..., Any]) -> list[Sample]:
-    """Of rows as tensor cores take them, and of others."""
+    """Rows that tensor cores support, and others."""
     samples = []
     for rows, width, code in ((19, 32, 1), (5, 7, 1), (4, 32, 2), (3, 40, 1)):
         args = random(rows, width), random(width, width), random(width), random(width), 0.7, code, 0.0
@@ -1410,7 +1410,7 @@ def _atom_row_samples(random: Callable[..., Any]) -> list[Sample]:
 def _convolution_samples(
     random: Callable[..., Any], of_a: Any, of_x: Any, inputs: int, turns: int, width: int
 ) -> list[Sample]:
-    """Of seven edges between four nodes."""
+    """Seven edges between four nodes."""
     a, x, weight = random(4, 1 + turns, width), random(4, width), random(inputs, width)
     b, w, t = random(7, inputs), random(7), random(7, turns)
     indices = *of_a, *of_x
@@ -1427,7 +1427,7 @@ def _convolution_samples(
     own, wrong = (
         random(4, turns, inputs),
         random(4, turns, inputs + 1),
-    )  # drawn where no kernel takes them, too
+    )  # drawn even if no kernel uses them
     if has_kernel("edge_convolution_own", x.device):
         bad = {"a_index": (7, of_a[0] + 9), "own": (1, wrong)}
         given = a, own, x, b, w, t, weight, *indices
@@ -1440,8 +1440,8 @@ def _convolution_samples(
 
 
 def _layer_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
-    """Of layers of DPA-2 in simulations: of three atoms' edges, behind which there is one of none, and of nodes; with
-    and without attention, sums and messages of their own. CPUs alone have them."""
+    """Layers of DPA-2 in simulations: for three atoms' edges, followed by one without an atom, and for nodes; with and
+    without attention, sums and their own messages. Only on CPUs."""
     device, samples = p["d"].device, list[Sample]()
     if not has_kernel("edge_layer", device):
         return samples
@@ -1473,7 +1473,7 @@ def _layer_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
 
 
 def _edge_attention_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
-    """Atoms of some edges, of none, of more than a warp has lanes; rows of no atom behind them."""
+    """Atoms with some edges, with none, with more than a warp has lanes; rows without an atom after them."""
     samples = []
     for counts, heads, keys, values, gated in (
         ((3, 0, 2), 2, 3, 3, True),
@@ -1502,7 +1502,7 @@ def _edge_attention_samples(p: dict[str, torch.Tensor], random: Callable[..., An
 
 
 def _linear_samples(random: Callable[..., Any]) -> list[Sample]:
-    """With a bias and without."""
+    """Products with a bias and without."""
     samples = []
     for n, inputs, outputs in ((5, 3, 4), (4, 8, 1)):
         x, weight, bias = random(n, inputs), random(inputs, outputs), random(outputs if inputs == 3 else 0)
@@ -1526,7 +1526,7 @@ def _linear_samples(random: Callable[..., Any]) -> list[Sample]:
 
 
 def _layer_output_samples(random: Callable[..., Any]) -> list[Sample]:
-    """Of layers that are twice as wide as their input, as wide, and that do not add it."""
+    """Layers that are twice as wide as their input, as wide, and that do not add it."""
     samples = []
     for inputs, name in ((5, "tanh"), (10, "silut:0.4"), (0, "gelu")):
         z, x, kind = random(4, 10), random(4, inputs), kernel_code(name)
@@ -1548,7 +1548,7 @@ def _near_images(p: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _table_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
-    """A table alone, and one that is blended with other energies; no pair is nearer than it begins."""
+    """A table alone, and one blended with other energies; no pair is below its first distance."""
     if not has_kernel("near_weight", p["positions"].device):
         return []
     atoms = (p["positions"], p["cell"], p["batch"], p["types"], p["neighbors"], _near_images(p), p["counts"])
@@ -1584,8 +1584,8 @@ def _table_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
 
 
 def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
-    """Two descriptors with places and nets for each type, one of them a plain sum; and three whose types share places,
-    one with a gate and one whose absent neighbours are counted, with one net and weights of the atoms."""
+    """Two descriptors with slots and nets for each type, one of them a plain sum; and three whose types share slots,
+    one with a gate and one with counted absent neighbours, with one net and weights of the atoms."""
     intervals, width, axis = (9, 7, 6), (6, 3, 4), (2, 0, 3)
     lists = (p["neighbors"], _near_images(p), p["counts"])
     atoms = (p["positions"], p["cell"], p["batch"], p["types"], *lists)
@@ -1724,8 +1724,8 @@ def _fitting_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> 
 def _potential_samples(
     p: dict[str, torch.Tensor], random: Callable[..., Any], dtype: torch.dtype
 ) -> list[Sample]:
-    """Small models with one extra input, on the pairs of `_pairs`: with places and a net for each type, and with one
-    list, one net and a gate."""
+    """Small models with one extra input, on the pairs of `_pairs`: with slots and a net for each type, and with shared
+    slots, one net and a gate."""
     width, axis, intervals = 6, 2, 9
     layers = [(width * axis + 1, 5), (5, 10), (10, 10), (10, 1)]
     weights = [0.5 * random(*shape) for shape in layers]
@@ -1749,7 +1749,7 @@ def _potential_samples(
         "residual": (26, [0, 1, 1, 1]),
         "gated": (27, True),
         "activation": (28, 99),
-        "tf32": (30, "tf32"),  # the CPU has none, and `nets` are packed without
+        "tf32": (30, "tf32"),  # the CPU has none, and `nets` are not packed for it
         "matmul": (30, "high"),
     }
     mixed = (p["mean"], p["std"], p["mask"], ~p["mask"], p["sel"][:1], p["types"].clamp(min=0))
@@ -1763,7 +1763,7 @@ def _potential_samples(
         "nets": (14, packed[None].expand(3, -1)),
         "scale": (16, output[0]),
     }
-    # A plain sum: no net of T^T T_<, but of T's first row.
+    # A plain sum: the net's input is T's first row, not T^T T_<.
     few = [weights[0][:width].contiguous(), *weights[1:]]
     pack_plain = (few, biases, timesteps, width, 0, "float32")
     packed_plain = torch.ops.mdops.spline_potential_pack(*pack_plain)

@@ -1,4 +1,4 @@
-"""Products of rows of an edge with small matrices, one for each |m|, that mix their degrees."""
+"""Products of an edge's rows with small matrices, one for each |m|, that mix their degrees."""
 
 from typing import Any
 
