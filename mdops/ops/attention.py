@@ -47,7 +47,7 @@ def ragged_plan(
             sort, which is not worth it if all have about the same length.
 
     Returns:
-        The plan. If the sequences do not fit into the capacity, attention with it gives NaN on a GPU.
+        The plan. It records whether the sequences fit into the capacity; if not, attention with it gives NaN on a GPU.
 
     Raises:
         ValueError: more sequences than `max_batch`; on the CPU also sequences that do not fit.
