@@ -1,4 +1,4 @@
-"""Kinds that DeePMD-kit has and mdops has not: what each is, and what comes nearest to it."""
+"""Kinds that DeePMD-kit has and mdops lacks: what each is, and the nearest one here."""
 
 _TYPE_EMBEDDING = (
     "is of DeePMD-kit's TensorFlow code alone; the nearest is se_e2_a in a model with type_embedding"
@@ -16,6 +16,6 @@ ABSENT: dict[str, dict[str, str]] = {
 
 
 def nearest(sort: str, name: str) -> str:
-    """What to say of a kind that is not supported, in parentheses; empty where nothing is known of it."""
+    """The note on an unsupported kind, in parentheses; empty if nothing is known of it."""
     found = ABSENT[sort].get(name.lower())
     return f" ({name} {found})" if found else ""

@@ -1,4 +1,4 @@
-"""What descriptors share that sum over pairs of neighbours: their sums by pieces of the angle's functions."""
+"""The base of descriptors that sum over pairs of neighbours, and their sums by splines of the angle."""
 
 import copy
 import dataclasses
@@ -16,18 +16,18 @@ from mdops.ops import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_moment import POWERS, ROW
 from mdops.tracing import is_exported, is_recorded
 
-_FEW = 8  # types of which all have tables, whichever are there
-_MOST_NUMBERS = 2**27  # of moments or tables: more than that, and the nets run themselves
-_KEPT = 16  # sets of types whose tables are kept
+_FEW = 8  # up to so many types, all have tables
+_MOST_NUMBERS = 2**27  # in moments or tables; beyond this, the nets run
+_KEPT = 16  # sets of types with kept tables
 
 
 @dataclasses.dataclass(frozen=True)
 class AngleKnots:
-    """The pieces that stand for a descriptor's nets.
+    """The splines in place of a descriptor's nets.
 
     Attributes:
         exponent, octaves, fineness: of the `AngleGrid`.
-        r_min: the smallest distance that they reach, A; angles of nearer neighbours may be on the functions' tangents.
+        r_min: the smallest distance that they cover, A; angles of nearer neighbours may be on the tangents.
         error: the largest relative error in the force of a pair of neighbours (`mdops.tables.angle_knots`).
     """
 
@@ -52,8 +52,8 @@ class AngleDescriptor(EnvironmentDescriptor):
 
         D = sum_{t <= u} sum_{j in t, l in u} theta_jl G_tu(theta_jl),     theta_jl = R_j . R_l
 
-    of x, y and z of the normalised rows; or with a gate of G_tu + w_j w_l H_tu, w being the switch. Numbers of the
-    centre's type may stand beside it.
+    of x, y and z of the normalised rows; or, with a gate, of G_tu + w_j w_l H_tu, with the switch w. Features of the
+    centre's type may follow.
 
     Attributes:
         knots: with them the sums go by `mdops.ops.angle_moment` and functions that are splines; None: the nets run on
@@ -81,7 +81,7 @@ class AngleDescriptor(EnvironmentDescriptor):
 
     @property
     def captures(self) -> bool:
-        """With knots; of models of many types those that are there have to be asked for."""
+        """Only with knots; models of many types must read which types are present."""
         return self.knots is not None and self.ntypes <= _FEW and self.std.is_cuda
 
     @property
@@ -96,10 +96,10 @@ class AngleDescriptor(EnvironmentDescriptor):
 
     @abstractmethod
     def exact(self, near: Neighborhood) -> torch.Tensor:
-        """D (N, M), without what stands beside it, by the nets on every pair."""
+        """D (N, M), without the type's features, by the nets on every pair."""
 
     def constants(self) -> torch.Tensor | None:
-        """(ntypes, E), what stands beside D; None if nothing does."""
+        """(ntypes, E), the features beside D, or None."""
         return None
 
     @property
@@ -110,7 +110,7 @@ class AngleDescriptor(EnvironmentDescriptor):
     def forward(self, near: Neighborhood) -> Features:
         d = None if self.knots is None else self._summed(near, self.knots)
         d = self.exact(near) if d is None else d
-        # Nets of types that no derivative goes back to give the same at every step.
+        # Without gradients, nets of types give the same at every step.
         is_kept = near.first_derivative_only and self.mixed
         constants = self._tables(self, "types", self.constants, self.std) if is_kept else self.constants()
         if constants is not None:
@@ -166,7 +166,7 @@ class AngleDescriptor(EnvironmentDescriptor):
         return NeighborReport((within,), nearest)
 
     def _kinds(self, near: Neighborhood) -> torch.Tensor | None:
-        """The types that are there, (n,) int64, rising, where a model knows many more; None: all count."""
+        """The types present, (n,) int64, ascending, if the model knows many more; None: all."""
         if self.ntypes <= _FEW:
             return None
         there = near.counts.any(0)
@@ -175,8 +175,8 @@ class AngleDescriptor(EnvironmentDescriptor):
         return None if len(found) == self.ntypes else found
 
     def _fixed(self, grid: AngleGrid, kinds: torch.Tensor | None) -> torch.Tensor:
-        """The argument `tables` of `angle_features`, (F, pairs, pieces, M, 8), formed in float64; kept while the
-        weights are what they are."""
+        """The argument `tables` of `angle_features`, (F, pairs, pieces, M, 8), formed in float64; kept until
+        the weights change."""
 
         def made() -> torch.Tensor:
             table = copy.deepcopy(self).double().coefficients(grid, kinds)

@@ -19,17 +19,17 @@ def is_charge_spin(given: Sequence[float] | None) -> bool:
 
 
 def charge_spin_defaults(model: Any) -> tuple[Sequence[float] | None, ...]:
-    """Of each part of the model that has such an embedding, its default; None where it has none."""
+    """The default of each part with such an embedding; None for those without one."""
     return tuple(default for one in model.descriptors for default in one.charge_spin_defaults)
 
 
 def charge_spin_rows(
     charges: torch.Tensor, spins: torch.Tensor, system: System, default: Sequence[float] | None
 ) -> torch.Tensor:
-    """Of tables (200, W) and (100, W) the rows of each system's charge and multiplicity, side by side.
+    """Rows of tables (200, W) and (100, W) for each system's charge and multiplicity, side by side.
 
     Args:
-        default: of systems that have none; None: they are refused.
+        default: for systems without them; None: an error.
 
     Returns:
         (S, 2 W), or (1, 2 W) of the default.

@@ -1,4 +1,4 @@
-"""What every model is made of: descriptors, fittings, and atomic models that answer for each atom.
+"""The parts of every model: descriptors, fittings, and atomic models, with an output per atom.
 
 A kind is a class in a file of its own that gives `options`, how it is made from a serialised tree and from random
 numbers, how it is written, and `forward`. `register` (mdops.models.registry) makes it known; loading, saving, training,
@@ -38,12 +38,12 @@ Tree = dict[str, Any]
 
 
 class Output(NamedTuple):
-    """What a model answers for each atom.
+    """An output of a model for each atom.
 
     Attributes:
-        name: "energy", say; the answers are `atom_<name>` (N, *shape), and `<name>` (S, *shape) if `extensive`.
-        shape: of one atom's.
-        unit: of it.
+        name: such as "energy"; results are `atom_<name>` (N, *shape), and `<name>` (S, *shape) if `extensive`.
+        shape: per atom.
+        unit: its unit.
         extensive: whether the atoms' sum is a property of the system.
         differentiated: whether minus its gradients by positions and strain are answers, too: `forces`
             (N, *shape, 3) and `virial` (S, *shape, 3, 3), where of an output with components the force's comes first.
@@ -76,24 +76,24 @@ def decayed_of(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _named(module: nn.Module, holds: Callable[[str], bool]) -> list[nn.Parameter]:
-    """Those whose own name is so; the number of one in a list is no name."""
+    """Those with such a name of their own; an index in a list is no name."""
     names = ((name.rstrip("0123456789.").rpartition(".")[2], p) for name, p in module.named_parameters())
     return [p for name, p in names if holds(name)]
 
 
 class Features(NamedTuple):
-    """What a descriptor says of each atom.
+    """A descriptor's features of each atom.
 
     Attributes:
-        values: (N, D), the same however the system is turned.
-        axes: (N, 3, M), vectors that turn with it, for fittings of vectors and tensors; None if it has none.
+        values: (N, D), invariant under rotations.
+        axes: (N, 3, M), vectors that rotate with the system, for fittings of vectors and tensors; or None.
     """
 
     values: torch.Tensor
     axes: torch.Tensor | None = None
 
     def with_zeros(self, count: int) -> "Features":
-        """With zeros for so many more atoms."""
+        """Appends zeros for so many atoms."""
         found = [
             None if part is None else torch.cat((part, part.new_zeros(count, *part.shape[1:])))
             for part in self
@@ -102,7 +102,7 @@ class Features(NamedTuple):
 
 
 def joined(parts: "Sequence[Features]") -> Features:
-    """Of several descriptors side by side."""
+    """Joins those of several descriptors."""
     if len(parts) == 1:
         return parts[0]
     axes = [part.axes for part in parts if part.axes is not None]
@@ -114,14 +114,14 @@ class ModelComponent(nn.Module):
 
     Attributes:
         Options: the class of its options, which names the kind.
-        NODE: what its node in a file holds beside the options; None: `from_tree` alone checks it. A kind
-            that is made from another one has not the other's.
+        NODE: what its node in a file holds beside the options; None: `from_tree` alone checks it. A
+            subclass does not inherit it.
         NODES: other nodes that only this kind has, by their "@class", or by the key that holds them.
-        TABLES: names of parameters that are tables of rows and no matrices of products, which HybridMuon leaves to
-            Adam (`tables_of`). Parts that are not kinds may have the attribute, too.
+        TABLES: names of parameters that are tables, not matrices of layers; HybridMuon leaves them to Adam
+            (`tables_of`). Parts that are not kinds may have the attribute, too.
         FILED: other names of its nodes in DeePMD-kit's files; `tree_of_file` gives them the one of mdops.
-        OWN: what it is, if DeePMD-kit's files have no place for it.
-        options: those of this one; they do not change.
+        OWN: its description, if DeePMD-kit's files cannot hold it.
+        options: its options; they do not change.
     """
 
     Options: ClassVar[type[Options]]
@@ -139,7 +139,7 @@ class ModelComponent(nn.Module):
 
     @abstractmethod
     def to_tree(self) -> Tree:
-        """The node that `from_tree` makes the same module of, and DeePMD-kit reads, if it knows the kind."""
+        """The node from which `from_tree` makes it again; DeePMD-kit reads it if it knows the kind."""
 
     @classmethod
     def definition_of_tree(cls, tree: Tree) -> Tree:
@@ -149,7 +149,7 @@ class ModelComponent(nn.Module):
 
     @classmethod
     def tree_of_file(cls, tree: Tree) -> Tree:
-        """The node that mdops has of one in DeePMD-kit's files, where that is laid out otherwise."""
+        """Converts a node of DeePMD-kit's files to that of mdops, if their layouts differ."""
         return tree
 
     @classmethod
@@ -159,35 +159,35 @@ class ModelComponent(nn.Module):
 
     @classmethod
     def completed_tree(cls, tree: Tree) -> Tree:
-        """A node of `NODE`, all of whose keys are there, in the form that later versions have."""
+        """Brings a node of `NODE` with all keys to the form of later versions."""
         return tree
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
-        """The node for these of its types alone, in this order, and with these elements. It has the same answers where
-        there are no others.
+        """The node for only these types, in this order, and with these elements. Results for systems of these types
+        stay the same.
 
-        Raises UnsupportedModelError where weights are those of a type: no others can take their places.
+        Raises UnsupportedModelError if weights belong to a type: others cannot replace them.
         """
         raise UnsupportedModelError(
             f"{cls.Options.KIND} with other types than it was made for is not supported"
         )
 
     def summary(self) -> dict[str, str]:
-        """What `mdops info` shows of it: lines by their names."""
+        """The lines that `mdops info` shows, by name."""
         return {}
 
     def set_trained(self) -> None:
-        """Fixes the weights if its options say that they are not `trainable`."""
+        """Freezes the weights unless the options have `trainable`."""
         trainable = getattr(self.options, "trainable", True)
         self.requires_grad_(all(trainable) if isinstance(trainable, list) else bool(trainable))
 
 
 class Descriptor(ModelComponent):
-    """Numbers that describe the surroundings of an atom and do not change when the system is turned.
+    """Features of the surroundings of an atom, invariant under rotations.
 
     Attributes:
-        mixed: whether neighbours of all types share places, where this is so for all of the kind.
+        mixed: whether neighbours of all types share places, if the same for all of the kind.
         type_map: the elements, by their types.
     """
 
@@ -197,7 +197,7 @@ class Descriptor(ModelComponent):
     @property
     @abstractmethod
     def neighbors(self) -> tuple[NeighborSpec, ...]:
-        """The neighbours it has places for: those of the longest cutoff first, then those of shorter ones."""
+        """Its capacity for neighbours: that of the longest cutoff first, then those of shorter ones."""
 
     @property
     def spec(self) -> NeighborSpec:
@@ -206,23 +206,23 @@ class Descriptor(ModelComponent):
 
     @property
     def reach(self) -> int:
-        """How many cutoffs away an atom may be that changes the numbers of another: 1 unless layers pass messages."""
+        """How many cutoffs away an atom can change another's features: 1 unless layers pass messages."""
         return 1
 
     @property
     def charge_spin_defaults(self) -> tuple[Sequence[float] | None, ...]:
-        """Of an embedding of each system's charge and multiplicity, if it has one: what a system without them gets,
-        None where that is refused."""
+        """The default of the embedding of each system's charge and multiplicity, if it has one; None: systems
+        without them are refused."""
         return ()
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """D, how many numbers describe an atom."""
+        """D, the number of features of an atom."""
 
     @property
     def axes(self) -> int:
-        """M, how many axes an atom has (`Features.axes`); 0: none."""
+        """M, the number of axes of an atom (`Features.axes`)."""
         return 0
 
     @property
@@ -232,29 +232,29 @@ class Descriptor(ModelComponent):
 
     @property
     def mixed_types(self) -> bool:
-        """Whether the descriptor tells the centre's type by itself, so that one fitting net may serve all types."""
+        """Whether the features include the centre's type, so that one fitting net may serve all types."""
         return self.spec.mixed
 
     @property
     def has_types(self) -> bool:
-        """Whether its numbers tell the centre's type, so that a new fitting has one net for all types."""
+        """Whether features include the centre's type: then a new fitting has one net for all types."""
         return self.mixed_types
 
     @property
     def shares_types(self) -> bool:
-        """Whether its embedding of types is that of the whole model, as in DeePMD-kit's TensorFlow backend."""
+        """Whether it shares the model's type embedding, as in DeePMD-kit's TensorFlow backend."""
         return False
 
     @abstractmethod
     def forward(self, near: Neighborhood) -> Features:
-        """Of every atom of `near`, which holds what `select` leaves for this descriptor's places."""
+        """The features of every atom of `near`, as `select` returns it for this descriptor."""
 
     def values_alone(self) -> None:
-        """`Features.axes` is not read, so that what makes them alone need not run. The model that it is of says so."""
+        """Called by the model if `Features.axes` is not read: what only makes axes need not run."""
 
     @property
     def parts(self) -> "list[Descriptor]":
-        """Those that it is made of: itself, or the parts of a hybrid."""
+        """Itself, or the parts of a hybrid."""
         return [self]
 
     @property
@@ -268,8 +268,7 @@ class Descriptor(ModelComponent):
         return False
 
     def takes_matmul(self, matmul: str) -> bool:
-        """Whether some of its products, in simulations in float32 on a GPU, have that accuracy where `near.matmul` asks
-        for it."""
+        """Whether some products have the accuracy of `near.matmul`, in simulations in float32 on a GPU."""
         return False
 
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor | None:
@@ -283,23 +282,23 @@ class Descriptor(ModelComponent):
 
     @property
     def ends_at_cutoff(self) -> bool:
-        """Whether neighbours beyond its cutoff that are in its list are nothing to it, as in a hybrid: they take no
-        places that would count."""
+        """Whether it ignores neighbours in its list beyond its cutoff, as in a hybrid: they take no places
+        that would count."""
         return False
 
     @property
     def is_local(self) -> bool:
-        """Whether an atom's numbers follow from the pair vectors to its own neighbours and their types, so that atoms
-        can be taken in runs (`atoms_at_once`, of this or another part of a hybrid)."""
+        """Whether an atom's features depend only on its own neighbours' pair vectors and types, so that atoms can be
+        taken in runs (`atoms_at_once`, of this or another part of a hybrid)."""
         return False
 
     def atoms_at_once(self, near: Neighborhood) -> int | None:
-        """Of how many atoms forward and backward pass should be done together, for memory or caches, where it
-        `is_local`; None: of any number."""
+        """For how many atoms to run the forward and backward pass at once, for memory or caches, if it `is_local`;
+        None: any number."""
         return None
 
-    # The next three are for kinds that `cls(options, type_map)` makes, and that have all they know in parameters and
-    # buffers. Others have their own.
+    # The next three are for kinds that `cls(options, type_map)` makes, with their whole state in parameters and
+    # buffers. Others override them.
 
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> Self:
@@ -327,10 +326,10 @@ class Descriptor(ModelComponent):
         return {**head, **self.options.to_tree(), **variables}
 
     def learn_statistics(self, frames: Iterable[Neighborhood], absent: Sequence[Sequence[int]]) -> None:
-        """Takes what a new one has to know of the data; unless a kind says otherwise, that is nothing.
+        """Takes statistics of the data for a new descriptor; by default none.
 
         Args:
-            frames: all pairs of some of the data's frames within `cutoff`, in float64; to be gone through once.
+            frames: all pairs of some of the data's frames within `cutoff`, in float64; to be read once.
             absent: pairs of types that the model leaves out.
         """
 
@@ -340,11 +339,11 @@ class Descriptor(ModelComponent):
 
     @classmethod
     def width_of_tree(cls, tree: Tree) -> int | None:
-        """D of a node of `NODE`; None where a part's is not known."""
+        """D of a node of `NODE`; None if a part's is unknown."""
         return None
 
 
-# What stands in a node and is no option of an input, beside nets and arrays.
+# Keys of a node that are no options of an input, besides nets and arrays.
 _NO_OPTIONS = ("@class", "@version", "type_map", "ntypes", "spin")
 
 
@@ -355,7 +354,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def renumbered(listed: Sequence[Any], types: Sequence[int]) -> list[Any]:
-    """Types, or pairs of them, by their places among `types`; those that are not there are left out."""
+    """Types, or pairs of them, as indices into `types`; those not in it are left out."""
     place = {old: new for new, old in enumerate(types)}
     found: list[Any] = []
     for one in listed:
@@ -367,12 +366,12 @@ def renumbered(listed: Sequence[Any], types: Sequence[int]) -> list[Any]:
 
 
 def without_none(tree: Tree) -> Tree:
-    """A node without the keys that it has as None, but for the type map."""
+    """A node without the keys that are None, except the type map."""
     return {name: value for name, value in tree.items() if value is not None or name == "type_map"}
 
 
 def environment_node(options: Mapping[str, Any]) -> Tree:
-    """What the nodes of descriptors of the environment matrix say once more of their options."""
+    """The options that nodes of descriptors of the environment matrix repeat."""
     cutoffs = {"rcut": options["rcut"], "rcut_smth": options["rcut_smth"]}
     return {**cutoffs, "protection": options["env_protection"], "use_exp_switch": False}
 
@@ -387,7 +386,7 @@ def statistics_arrays(
 
 
 def mean_in_words(options: Iterable[Any]) -> str:
-    """Why the mean of an environment matrix is not zero, of descriptors with these options."""
+    """Why the environment matrix has a mean that is not zero, with these options."""
     stated = [
         getattr(one, "set_davg_zero", None)
         for outer in options
@@ -401,8 +400,8 @@ class EnvironmentDescriptor(Descriptor):
     sel, exclude_types, env_protection and set_davg_zero.
 
     Attributes:
-        mean: (ntypes,), of the first entry of the rows of a centre's type.
-        std: (ntypes, 2), of the first entry and of the others.
+        mean: (ntypes,), of the rows' first entry, by the centre's type.
+        std: (ntypes, 2), of the first entry and the others.
         excluded: (ntypes, ntypes) bool, `exclude_types`: pairs whose rows are zero. They still take their places among
             the `sel`, unlike pairs that a model has as absent (`Neighborhood.absent_pairs`); the two differ where the
             mean is not zero.
@@ -411,7 +410,7 @@ class EnvironmentDescriptor(Descriptor):
     mean: torch.Tensor
     std: torch.Tensor
     excluded: torch.Tensor
-    columns: ClassVar[int] = 4  # of R that are in the statistics; 1 where only distances are used
+    columns: ClassVar[int] = 4  # of R in the statistics; 1 if only distances are used
 
     def __init__(self, options: Any, type_map: Sequence[str], mean: torch.Tensor, std: torch.Tensor) -> None:
         super().__init__()
@@ -441,7 +440,7 @@ class EnvironmentDescriptor(Descriptor):
 
     @property
     def cutoff_smooth(self) -> float:
-        """Where the switch begins to fall, A."""
+        """The start of the switch, A."""
         return self.options.rcut_smth
 
     @property
@@ -450,7 +449,7 @@ class EnvironmentDescriptor(Descriptor):
         return self.options.env_protection
 
     def excludes(self, near: Neighborhood) -> torch.Tensor:
-        """(N, K) bool: neighbours whose rows `exclude_types` has as zero."""
+        """(N, K) bool: neighbours with zero rows by `exclude_types`."""
         return nn.functional.pad(self.excluded, (0, 1))[near.centers[:, None], near.neighbor_types]
 
     @staticmethod
@@ -500,7 +499,7 @@ class EnvironmentDescriptor(Descriptor):
         return statistics_arrays(self.mean, self.std, self.slots, precision, self.columns)
 
     def head(self, version: int) -> Tree:
-        """The keys of the node but nets and arrays."""
+        """The node's keys except nets and arrays."""
         o = self.options
         return {
             "@class": "Descriptor",
@@ -558,7 +557,7 @@ class EnvironmentDescriptor(Descriptor):
 
     @classmethod
     def net_types_of_tree(cls, tree: Tree) -> int:
-        """Of how many types each embedding net of a node is: 0 (one net is all types'), 1, or 2."""
+        """The number of types that index embedding nets of a node: 0 (one net for all), 1 or 2."""
         return 0
 
     @classmethod
@@ -578,7 +577,7 @@ class EnvironmentDescriptor(Descriptor):
 
     @staticmethod
     def refuse_unsupported(tree: Tree) -> None:
-        """Raises UnsupportedModelError for the options of DeePMD-kit's descriptors that no kind has here."""
+        """Raises UnsupportedModelError for DeePMD-kit's descriptor options that no kind supports."""
         if tree.get("spin") is not None:
             raise UnsupportedModelError("a model with spin is not supported")
         if (tree.get("env_mat") or {}).get("use_exp_switch"):
@@ -588,7 +587,7 @@ class EnvironmentDescriptor(Descriptor):
 
 
 class TypedDescriptor(EnvironmentDescriptor):
-    """Base of those with places for each type, and nets by type or by pairs of types.
+    """Base of descriptors with places for each type and nets by types.
 
     Attributes:
         embeddings: the nets.
@@ -607,7 +606,7 @@ class TypedDescriptor(EnvironmentDescriptor):
 
     @classmethod
     def net_types(cls, options: Any) -> int:
-        """Of how many types each net is: 1, or 2."""
+        """How many types index a net: 1, or 2."""
         return 1 if options.type_one_side else 2
 
     @classmethod
@@ -633,7 +632,7 @@ class TypedDescriptor(EnvironmentDescriptor):
         return cls(options, type_map, *cls.no_statistics(ntypes, dtype), nets)
 
 
-# What inputs of fittings have, whatever else their nodes keep.
+# The keys of a fitting's input; nodes may keep more.
 _INPUT_KEYS = (
     "type", "neuron", "resnet_dt", "numb_fparam", "numb_aparam", "dim_case_embd", "default_fparam",
     "activation_function", "precision", "trainable", "use_aparam_as_mask", "atom_ener",
@@ -641,12 +640,12 @@ _INPUT_KEYS = (
 
 
 class Fitting(ModelComponent):
-    """From what a descriptor says of each atom to the answers for it.
+    """Maps a descriptor's features of each atom to its outputs.
 
     Attributes:
-        outputs: what it answers.
+        outputs: its outputs.
         needs_axes: whether `forward` takes the argument `axes`, of `Features`.
-        LOSS: the section `loss` of trainings whose input has none; empty: that of energies.
+        LOSS: the default section `loss` of a training; empty: that of energies.
     """
 
     outputs: tuple[Output, ...] = (ENERGY,)
@@ -655,12 +654,12 @@ class Fitting(ModelComponent):
 
     @classmethod
     def outputs_of(cls, options: Any) -> tuple[Output, ...]:
-        """What one with these options answers."""
+        """The outputs with these options."""
         return cls.outputs
 
     @classmethod
     def for_axes(cls, options: Any, axes: int) -> Any:
-        """The options of a new one on top of a descriptor with so many axes, from those of an input."""
+        """The options of a new fitting on a descriptor with so many axes, from those of an input."""
         return options
 
     def with_statistics(
@@ -686,14 +685,14 @@ def masks(options: Any) -> bool:
 
 
 class AtomicModel(ModelComponent, ABC):
-    """What a model answers for each atom.
+    """A model with outputs for each atom.
 
     Attributes:
         type_map: the element of each type.
-        outputs: what it answers.
+        outputs: its outputs.
         out_bias: (ntypes, *shape) float64: added to the first output of each atom, by its type.
-        out_std: the same for the deviation of the training data; DeePMD-kit keeps it.
-        has_energy: (ntypes,) bool, False for `atom_exclude_types`, whose atoms have no energy, though they are
+        out_std: the same, the deviation of the training data; DeePMD-kit keeps it.
+        has_energy: (ntypes,) bool, False for `atom_exclude_types`: their atoms have no energy, but are
             neighbours of others.
         absent_pairs: (ntypes, ntypes) bool, `pair_exclude_types`: no neighbours of each other; None: no pairs.
     """
@@ -724,7 +723,7 @@ class AtomicModel(ModelComponent, ABC):
     @property
     @abstractmethod
     def neighbors(self) -> tuple[NeighborSpec, ...]:
-        """The neighbours that each of its parts has places for."""
+        """The capacity of each part for neighbours."""
 
     @property
     def cutoff(self) -> float:
@@ -743,12 +742,12 @@ class AtomicModel(ModelComponent, ABC):
 
     @property
     def mixed_types(self) -> bool:
-        """Whether neighbours of all types share places, and weights serve all types: parts of a blend have to."""
+        """Whether neighbours of all types share places and weights, as parts of a blend must."""
         return False
 
     @property
     def parts(self) -> "list[AtomicModel]":
-        """Those that it is made of: itself, or the parts of a blend."""
+        """Itself, or the parts of a blend."""
         return [self]
 
     @property
@@ -766,7 +765,7 @@ class AtomicModel(ModelComponent, ABC):
 
     @property
     def absent_matrix(self) -> torch.Tensor:
-        """(ntypes, ntypes) bool: `absent_pairs`, also where these are none."""
+        """(ntypes, ntypes) bool: `absent_pairs`, all False if None."""
         n = self.ntypes
         return self.has_energy.new_zeros(n, n) if self.absent_pairs is None else self.absent_pairs
 
@@ -777,11 +776,11 @@ class AtomicModel(ModelComponent, ABC):
 
     @property
     def shortest(self) -> float:
-        """A; for shorter distances the model has no answer but NaN, and the potential raises an error."""
+        """A; for shorter distances the model gives NaN, and the potential raises an error."""
         return 0.0
 
     def short_pairs(self, near: Neighborhood) -> torch.Tensor:
-        """(P, 2) int64: the atoms of `near` and neighbours of theirs that are nearer than `shortest`."""
+        """(P, 2) int64: atoms of `near` and their neighbours nearer than `shortest`."""
         near = near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs)
         short = (near.squared < self.shortest**2) & (near.neighbor_types != near.ntypes)
         atom, slot = short.nonzero(as_tuple=True)
@@ -794,7 +793,7 @@ class AtomicModel(ModelComponent, ABC):
 
     @property
     def masks(self) -> bool:
-        """Whether an atom's only parameter says if it is there: those of which it is 0 are in no list of neighbours."""
+        """Whether an atom's only parameter is a mask: atoms with 0 are in no neighbour list."""
         return masks(self.options)
 
     @property
@@ -804,7 +803,7 @@ class AtomicModel(ModelComponent, ABC):
 
     @property
     def default_parameters(self) -> set[str]:
-        """Those of "fparam" and "aparam" that need not be given."""
+        """Those of "fparam" and "aparam" that are optional."""
         return set()
 
     def set_parameter_statistics(self, found: Mapping[str, tuple[np.ndarray, np.ndarray] | None]) -> None:
@@ -816,12 +815,12 @@ class AtomicModel(ModelComponent, ABC):
 
     @property
     def descriptors(self) -> list[Descriptor]:
-        """All that its parts have, for statistics of the data."""
+        """Those of all parts, for statistics of the data."""
         return []
 
     @property
     def with_averages(self) -> "list[AtomicModel]":
-        """Those whose `out_bias` and `out_std` a new model takes from the data's labels."""
+        """The parts whose `out_bias` and `out_std` a new model fits to labels."""
         return [self]
 
     def forward(
@@ -842,7 +841,7 @@ class AtomicModel(ModelComponent, ABC):
     def finish(
         self, responses: dict[str, torch.Tensor], types: torch.Tensor, kind: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        """What `forward` returns, of what `atomic_outputs` did; `kind`: `Neighborhood.centers`, if known."""
+        """The result of `forward` from that of `atomic_outputs`; `kind`: `Neighborhood.centers`, if known."""
         kind = types.long().clamp(min=0) if kind is None else kind
         left_out = ~self.has_energy[kind] | (types < 0)
         result = {}
@@ -865,12 +864,12 @@ class AtomicModel(ModelComponent, ABC):
         """(N, *shape) of each output by its name, float64, without `out_bias`; arguments as of `forward`."""
 
     def describe(self, near: Neighborhood) -> torch.Tensor:
-        """(N, D): the descriptor's numbers; `near` as of `forward`. Raises UnsupportedModelError where there is no one
+        """(N, D): the descriptor's numbers; `near` as of `forward`. Raises UnsupportedModelError unless there is one
         descriptor."""
         raise UnsupportedModelError(f"a {self.kind} model has no descriptor of its own")
 
     def reject_unused_parameters(self, fparam: torch.Tensor | None, aparam: torch.Tensor | None) -> None:
-        """Raises InputError for parameters that are given, and the model takes none."""
+        """Raises InputError for parameters that the model does not take."""
         for name, value in (("fparam", fparam), ("aparam", aparam)):
             if value is not None and not self.parameter_sizes[name]:
                 raise InputError(f"{name} is given, but the model takes none")
@@ -887,12 +886,12 @@ class AtomicModel(ModelComponent, ABC):
 
     @classmethod
     def outputs_of(cls, options: Any) -> tuple[Output, ...]:
-        """What one with these options of an input answers."""
+        """The outputs with these options of an input."""
         return cls.outputs
 
     @classmethod
     def definition_of_tree(cls, tree: Tree) -> Tree:
-        """As of `ModelComponent`; of a kind that does not say more, its type map alone, and what it leaves out."""
+        """As in `ModelComponent`; by default only the type map and what it leaves out."""
         shared = "type_map", "atom_exclude_types", "pair_exclude_types"
         return {key: tree[key] for key in shared if tree.get(key)}
 
@@ -912,7 +911,7 @@ class AtomicModel(ModelComponent, ABC):
                 )
 
     def head(self, version: int) -> Tree:
-        """The keys of the node but those of its parts."""
+        """The node's keys, except its parts'."""
         return {
             "@class": "Model",
             "@version": version,
@@ -925,7 +924,7 @@ class AtomicModel(ModelComponent, ABC):
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
-        """As of `ModelComponent`, but for the nodes of its parts."""
+        """As in `ModelComponent`, without the nodes of its parts."""
         preset = tree["preset_out_bias"] or {}
         return {
             **tree,
@@ -938,7 +937,7 @@ class AtomicModel(ModelComponent, ABC):
 
     @staticmethod
     def variables_of_tree(tree: Tree, shape: Sequence[int] = ()) -> tuple[torch.Tensor, torch.Tensor]:
-        """out_bias and out_std of a first output of that shape. Raises ModelFileError for those of another."""
+        """out_bias and out_std for a first output of that shape. Raises ModelFileError for other shapes."""
         found = []
         for name in MODEL_ARRAYS:
             values = tree["@variables"][name]

@@ -24,7 +24,7 @@ class DipoleFittingOptions(AxesFittingOptions):
 
 @register
 class DipoleFitting(AxesFitting):
-    """Dipoles of atoms: mu_i = sum_m net_tm(D_i, parameters) T_im, of the M vectors T_im that the descriptor has."""
+    """Dipoles of atoms: mu_i = sum_m net_tm(D_i, parameters) T_im, with the descriptor's M vectors T_im."""
 
     Options = DipoleFittingOptions
     NODE = schema.Node(KEYS, ARRAYS)
@@ -42,7 +42,7 @@ class DipoleFitting(AxesFitting):
     def with_statistics(
         self, value: torch.Tensor, kinds: torch.Tensor, bias: torch.Tensor, std: torch.Tensor
     ) -> torch.Tensor:
-        """As they are: a type has no direction."""
+        """Unchanged: a type has no direction."""
         return value
 
     def answer(self, values: torch.Tensor, near: Neighborhood, axes: torch.Tensor | None) -> torch.Tensor:

@@ -23,7 +23,7 @@ class DosFittingOptions(NetFittingOptions):
 
 @register
 class DosFitting(InvariantFitting):
-    """Densities of states of atoms, on a grid of energies that the data has: g_i = net_t(D_i, parameters) + bias_t."""
+    """Densities of states of atoms, on the data's energy grid: g_i = net_t(D_i, parameters) + bias_t."""
 
     Options = DosFittingOptions
     NODE = schema.Node({**KEYS, **INVARIANT}, ARRAYS)

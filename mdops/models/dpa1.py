@@ -48,11 +48,11 @@ from mdops.options import key, saved_precision
 from mdops.tracing import is_exported
 
 LN_EPS = 1e-5
-SHORTEST_ROW = 1e-6  # of TensorFlow: the root of what tf.nn.l2_normalize takes as the least square
+SHORTEST_ROW = 1e-6  # as in TensorFlow: the root of the least square in tf.nn.l2_normalize
 MOST_DEGREES = 4
-_GAIN_DEVIATION = 0.1  # of new weights of degrees, DeePMD-kit's
-# Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
-# tensor on a GPU, which is busy with them, and has memory for many of them.
+_GAIN_DEVIATION = 0.1  # of new weights of degrees, as in DeePMD-kit
+# The size of a run of atoms in simulations with attention: its rows stay in a CPU's cache; on a GPU, the numbers of its
+# largest tensor, enough to keep the GPU busy and to fit many times in its memory.
 _ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 7 * 2**25
 
 
@@ -113,7 +113,7 @@ class SeAttenV2Options(MixedTypesOptions):
 
     @property
     def is_smooth(self) -> bool:
-        """Whether attention, and that net, fade with the neighbours."""
+        """Whether attention and that net get the switch function."""
         return True
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
@@ -125,8 +125,8 @@ class SeAttenV2Options(MixedTypesOptions):
         return {**section, "tebd_dim": width}
 
     def of_tensorflow(self, types: TypeEmbeddingOptions, is_last: bool) -> Self:
-        """With what DeePMD-kit's TensorFlow backend means by them, as graphs are read (mdops.io.tensorflow): types fade
-        otherwise, and absent neighbours have none. The types are behind the last of several descriptors."""
+        """With their meaning in DeePMD-kit's TensorFlow backend, for graphs (mdops.io.tensorflow): the switch of types
+        differs, and absent neighbours have no type. The types follow the last of several descriptors."""
         if self.exclude_types and not self.set_davg_zero:
             raise ConfigError(
                 f"{self.KIND}: set_davg_zero has to be true beside exclude_types: DeePMD-kit's TensorFlow backend has "
@@ -178,15 +178,15 @@ class DPA1Options(SeAttenV2Options):
 
 
 class Neighbors(NamedTuple):
-    """What attention knows of the neighbours of n atoms, E in all, the neighbours of atom after atom.
+    """The inputs of attention for the E neighbours of n atoms, ordered by atom.
 
     Attributes:
-        offsets: (n + 1,) int32, where each atom's neighbours begin.
-        plan: of the work on them, but where a layer is one op on a CPU.
-        switch: (E,), sw, where attention is smooth.
-        directions: (E, 3), unit vectors, where it goes by angles.
+        offsets: (n + 1,) int32, the start of each atom's neighbours.
+        plan: of the work on them, unless a layer is one op on a CPU.
+        switch: (E,), sw, if attention is smooth.
+        directions: (E, 3), unit vectors, if it uses angles.
         empty: (n,), places without a neighbour.
-        fused: whether a layer runs as one op, which is differentiated once and takes its weights as constants.
+        fused: whether a layer is one op, with one derivative and constant weights.
     """
 
     offsets: torch.Tensor
@@ -198,7 +198,7 @@ class Neighbors(NamedTuple):
 
 
 def _bias(layer: Layer) -> torch.Tensor:
-    """Zeros where there is none."""
+    """Zeros if there is none."""
     return layer.weight.new_zeros(layer.weight.shape[1]) if layer.bias is None else layer.bias
 
 
@@ -239,8 +239,8 @@ class AttentionLayer(nn.Module):
     def as_one_op(
         self, g: torch.Tensor, near: Neighbors, weights: AttentionWeights, normalize: bool
     ) -> torch.Tensor:
-        """The same, with `weights` of the layer or of coordinates behind g; `normalize`: whether q, k and v have to be
-        brought to the length 1."""
+        """The same, with `weights` of the layer or of coordinates behind g; `normalize`: whether to scale q, k and v to
+        length 1."""
         return attention_layer(
             g,
             near.offsets,
@@ -255,7 +255,7 @@ class AttentionLayer(nn.Module):
         )
 
     def weights(self) -> AttentionWeights:
-        """Of the layer; zeros in the place of biases that are not there."""
+        """The layer's weights; zeros for missing biases."""
         out = self.out
         return AttentionWeights(*self._projection(), out.weight, _bias(out), self.norm_weight, self.norm_bias)
 
@@ -271,7 +271,7 @@ class AttentionLayer(nn.Module):
 
     @classmethod
     def from_tree(cls, tree: Tree, options: SeAttenV2Options, dtype: torch.dtype) -> "AttentionLayer":
-        """Raises UnsupportedModelError for several heads, and for a layer that is not as the options say."""
+        """Raises UnsupportedModelError for several heads, and for a layer that does not match the options."""
         inner, norm = tree["attention_layer"], tree["attn_layer_norm"]
         if inner.get("num_heads", 1) != 1 or inner.get("do_mask"):
             raise UnsupportedModelError("attention with several heads, or with a mask, is not supported")
@@ -302,7 +302,7 @@ class AttentionLayer(nn.Module):
         return cls(options, project, out, norm, options.ln_eps or LN_EPS)
 
     def to_tree(self, shared: Tree, options: SeAttenV2Options, precision: str) -> Tree:
-        """The node; `shared` is what the options say at each of its levels."""
+        """The node; `shared` are the options that each level repeats."""
         norm = {"trainable_ln": options.trainable_ln, "ln_eps": self.eps, "precision": precision}
         return {
             **shared,
@@ -433,7 +433,7 @@ class SeAttenV2(TypedMomentDescriptor):
 
     @property
     def is_sum(self) -> bool:
-        # What absent neighbours without a type add to a sum is no function of types.
+        # Without types, absent neighbours add the same for all types.
         by_types = not (self.options.zero_padding and self.has_mean())
         return len(self.attention) == 0 and self.options.lmax == 1 and by_types
 
@@ -443,7 +443,7 @@ class SeAttenV2(TypedMomentDescriptor):
 
     @property
     def degrees(self) -> int:
-        """Of the harmonics that are summed, from 1 on."""
+        """The degrees of the summed harmonics."""
         return self.options.lmax
 
     def row_weights(self) -> torch.Tensor | None:
@@ -457,7 +457,7 @@ class SeAttenV2(TypedMomentDescriptor):
         return self.options.strips_types and self.options.is_smooth and not self.options.cubic_switch
 
     def functions(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
-        """Without attention. Only these types' embeddings are used, of a model that may have many."""
+        """Without attention. Uses only these types' embeddings; the model may have many."""
         n, x = len(types.numbers), self.scaled(s, types)
         embedded = F.embedding(types.index, self.type_embedding())
         products = self._type_products(embedded, types.index)
@@ -479,7 +479,7 @@ class SeAttenV2(TypedMomentDescriptor):
         )
 
     def _cubic_switch(self, s: torch.Tensor) -> torch.Tensor:
-        """What DeePMD-kit's TensorFlow backend has in the place of the switch, of s, 1/A."""
+        """DeePMD-kit's TensorFlow backend's switch, a function of s, 1/A."""
         return (1 - (1 - self.options.cubic_switch * s) ** 3).clamp(0, 1)
 
     def moments(self, near: Neighborhood) -> torch.Tensor:
@@ -488,7 +488,7 @@ class SeAttenV2(TypedMomentDescriptor):
         products = self._type_products(types, torch.arange(self.ntypes, device=types.device))
 
         def of_atoms(chunk: slice) -> torch.Tensor:
-            # The nets and attention see the neighbours that are there, without the slots that are empty.
+            # The nets and attention see the neighbours without the empty slots.
             found = self._listed(near, chunk)
             d = near.displacements[chunk]
             atoms, slots = d.shape[:2]
@@ -527,7 +527,7 @@ class SeAttenV2(TypedMomentDescriptor):
 
     @property
     def row_settings(self) -> dict[str, Any]:
-        """Of the ops that make rows."""
+        """For the ops that make rows."""
         lengths = {"cutoff": self.cutoff, "cutoff_smooth": self.cutoff_smooth}
         return {**lengths, "protection": self.protection}
 
@@ -539,8 +539,8 @@ class SeAttenV2(TypedMomentDescriptor):
         types: torch.Tensor,
         std: torch.Tensor,
     ) -> torch.Tensor | None:
-        """(E, 3), of which attention takes the cosines, if it does; of the pair vectors (N, K, 3), the rows' slots, the
-        types (N,) and the deviations (ntypes, 2)."""
+        """(E, 3), directions for attention's cosines, if it uses them; from the pair vectors (N, K, 3), the rows' slots,
+        the types (N,) and the deviations (ntypes, 2)."""
         shortest = self.options.shortest_row
         if not self.options.attn_dotr:
             return None
@@ -551,20 +551,20 @@ class SeAttenV2(TypedMomentDescriptor):
         pairs = displacements.reshape(-1, 3).index_select(0, at)
         r = torch.where(slot >= 0, pairs.square().sum(1), 1.0).sqrt()
         centers = types.long().clamp(min=0)[at // displacements.shape[1]]
-        # Rows of the matrix have lost these digits near the cutoff; the switch has not.
+        # Rows of the matrix lose these digits near the cutoff; the switch does not.
         length = rows.switch * r / ((r + self.protection).square() * std[centers, 1])
         return rows.directions * (length / shortest).clamp(max=1)[:, None]
 
     def all_rows(self, environment: torch.Tensor, *listed: torch.Tensor) -> torch.Tensor:
-        """(E, (lmax + 1)^2), what g is summed with, from the rows of the environment matrix (E, 4), and what these are
-        made of: pair vectors, slots, counts, types, mean and std."""
+        """(E, (lmax + 1)^2), the factors of g in the sum, from the rows of the environment matrix (E, 4) and from their
+        inputs: pair vectors, slots, counts, types, mean and std."""
         degree = self.options.lmax
         if degree == 1:
             return environment
         return harmonic_rows(*listed, **self.row_settings, rows=environment.shape[0], degree=degree)
 
     def _listed(self, near: Neighborhood, atoms: slice) -> NeighborRows:
-        """Which slots of these atoms are rows, and the places that neighbours take."""
+        """The slots of these atoms with rows, and the places that neighbours take."""
         absent = near.absent_pairs
         if atoms == slice(None) and absent is None and not self.options.exclude_types:
             return near.found
@@ -578,7 +578,7 @@ class SeAttenV2(TypedMomentDescriptor):
         )
 
     def _numbers(self, slots: int) -> int:
-        """Of an atom in the largest tensor."""
+        """Per atom in the largest tensor."""
         widest = 3 * self.options.attn if len(self.attention) else 0
         return slots * max(widest, *self.embeddings.net().widths)
 
@@ -649,7 +649,7 @@ class SeAttenV2(TypedMomentDescriptor):
         return (s * g).flatten(0, 1)
 
     def _padding(self, near: Neighborhood, taken: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        """(N, M): what the places that no neighbour takes add to the first row of T, times N_sel."""
+        """(N, M): what the places without a neighbour add to the first row of T, times N_sel."""
         every = TypeChoice(tuple(range(self.ntypes)), torch.arange(self.ntypes, device=types.device))
         empty = (self.slots - taken).clamp(min=0).to(types.dtype)
         of_pair = near.centers * self.ntypes + near.padding_types
@@ -704,11 +704,11 @@ class SeAttenV2(TypedMomentDescriptor):
         }
         if self.type_nets is not None:
             tree["embeddings_strip"] = self.type_nets.to_tree(precision, o.resnet_dt)
-        for own in ("cubic_switch", "zero_padding", "shortest_row"):  # which DeePMD-kit's files do not have
+        for own in ("cubic_switch", "zero_padding", "shortest_row"):  # not in DeePMD-kit's files
             if not tree[own]:
                 del tree[own]
         if self.degree_gain is None:
-            del tree["lmax"]  # which versions of DeePMD-kit before 3.2 do not know
+            del tree["lmax"]  # unknown to DeePMD-kit before 3.2
         else:
             tree["@variables"]["degree_gain_raw"] = array(self.degree_gain, precision)
         return tree
@@ -776,12 +776,12 @@ class DPA1(SeAttenV2):
 
 
 def has_pairs(tree: Tree) -> bool:
-    """Whether a descriptor's node has numbers for pairs of types in the place of the net of types."""
+    """Whether a descriptor's node has a table for pairs of types in place of the net of types."""
     return bool((tree.get("embeddings_strip") or {}).get("@class") == TypePairs.CLASS)
 
 
 def _check_attention(tree: Tree, place: str) -> None:
-    """Raises ModelFileError for layers of attention in a descriptor's node that are not as its options say."""
+    """Raises ModelFileError for attention layers in a descriptor's node that do not match its options."""
     attention, layers = tree["attention_layers"], tree["attention_layers"]["attention_layers"]
     require_same(len(layers), tree["attn_layer"], f"the number of attention layers of {place}")
     width, hidden = tree["neuron"][-1], tree["attn"]
@@ -807,7 +807,7 @@ def _check_attention(tree: Tree, place: str) -> None:
 
 
 def attention_node(options: Mapping[str, Any], slots: int) -> Tree:
-    """What each level of the serialised attention says."""
+    """The options in each level of the serialised attention."""
     return {
         "nnei": slots,
         "embed_dim": options["neuron"][-1],
@@ -821,7 +821,7 @@ def attention_node(options: Mapping[str, Any], slots: int) -> Tree:
 
 
 def _degree_gain(tree: Tree, lmax: int, dtype: torch.dtype) -> torch.Tensor | None:
-    """Raises UnsupportedModelError for degrees that there are not, ModelFileError for weights that do not fit."""
+    """Raises UnsupportedModelError for other degrees, ModelFileError for weights that do not fit."""
     if not 1 <= lmax <= MOST_DEGREES:
         raise UnsupportedModelError(
             f"{tree['type']} with lmax = {lmax} is not supported; 1 to {MOST_DEGREES} are"

@@ -36,15 +36,15 @@ class EnergyFittingOptions(EnergyOptions):
 
 
 def _is_scheme(value: Any) -> bool:
-    """Whether it is a scheme of low-bit numbers."""
+    """Whether it is a low-bit scheme."""
     return schema.text(value) and value in SCHEMES
 
 
 class EnergyNet(NetFitting):
     """Energies of atoms: e_i = net_t(D_i, parameters) - [net_t(0, parameters)] + bias_t.
 
-    The term in brackets is there for the types of which `vacuum` is True (DeePMD-kit's `atom_ener`): an atom alone then
-    has its bias as energy if D is 0 for it, but for the numbers that are its type's (`types_in_vacuum`).
+    The term in brackets is there for types with `vacuum` True (DeePMD-kit's `atom_ener`): the energy of an atom alone is
+    then its bias, if its D is 0 except for the features of its type (`types_in_vacuum`).
     """
 
     outputs: tuple[Output, ...] = (ENERGY,)
@@ -52,7 +52,7 @@ class EnergyNet(NetFitting):
     def __init__(self, options: Any, type_map: Sequence[str], nets: Any, *parts: Any) -> None:
         super().__init__(options, type_map, nets, *parts)
         known = [energy is not None for energy in options.atom_ener]
-        # With any vacuum energy given, DeePMD-kit's shared net subtracts its vacuum for all types.
+        # With any vacuum energy, DeePMD-kit's shared net subtracts its vacuum for all types.
         self.vacuum = [
             any(known) and (self.shared or t >= len(known) or known[t]) for t in range(len(type_map))
         ]
@@ -88,7 +88,7 @@ class EnergyFitting(EnergyNet):
 
     @property
     def scheme(self) -> Scheme | None:
-        """In what low-bit numbers the hidden layers multiply; None: in none."""
+        """The low-bit scheme of the hidden layers' products, or None."""
         layer = self.net(0).layers[0]
         return layer.scheme if isinstance(layer, LowBitLayer) else None
 
@@ -99,7 +99,7 @@ class EnergyFitting(EnergyNet):
     def value_and_gradient(
         self, kind: int, features: torch.Tensor, extra: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What `energy` gives, and its gradient by the features (n, D); without a graph."""
+        """The result of `energy` and its gradient by the features (n, D); without a graph."""
         with torch.enable_grad():
             leaf = features.detach().requires_grad_()
             energy = self.energy(kind, leaf, extra)
@@ -108,7 +108,7 @@ class EnergyFitting(EnergyNet):
 
     @torch.no_grad()
     def frozen(self) -> "EnergyFitting":
-        """A copy that computes the same with the numbers of now, and has gradients by its input alone."""
+        """A copy with the current weights as constants, with gradients by its input alone."""
         found = copy.deepcopy(self)
         for k, net in enumerate(found.nets.nets):
             found.nets[k] = Net(
@@ -130,7 +130,7 @@ class EnergyFitting(EnergyNet):
             **self._quantized_to_tree(),
         }
         if not self.types_in_vacuum:
-            del tree["types_in_vacuum"]  # which DeePMD-kit's files do not have
+            del tree["types_in_vacuum"]  # not in DeePMD-kit's files
         return tree
 
     @classmethod
@@ -154,7 +154,7 @@ class EnergyFitting(EnergyNet):
         return {**super().tree_of_types(tree, types, type_map), "atom_ener": energies}
 
     def _quantized_to_tree(self) -> Tree:
-        """What there is beside the weights of low-bit nets, which are rounded there; nothing for others."""
+        """The data of low-bit nets besides their weights, which are rounded; none for others."""
         scheme = self.scheme
         if scheme is None:
             return {}
@@ -172,7 +172,7 @@ class EnergyFitting(EnergyNet):
 
 
 def _round_nets(nets: NetCollection, node: Tree) -> None:
-    """Puts the hidden layers of nets into the scheme of a node."""
+    """Applies the low-bit scheme of a node to hidden layers."""
     shifts, at = torch.from_numpy(np.array(node["@variables"]["shifts"], dtype=np.int8)), 0
     for k, net in enumerate(nets.nets):
         widths = [layer.inputs for layer in net.layers[:-1]]

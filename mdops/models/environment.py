@@ -1,4 +1,4 @@
-"""What descriptors of the environment matrix share: their options, and the rows of their neighbours."""
+"""The options of descriptors of the environment matrix, and the rows of their neighbours."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ CHUNK = 2**24
 
 @dataclass(kw_only=True)
 class EnvironmentOptions(Options):
-    """Those of se_e2_a that the other descriptors of the environment matrix have, too."""
+    """Those of se_e2_a and of all descriptors of the environment matrix."""
 
     sel: list[int] | str = sel_key("each type", of="types")
     rcut: float = key(6.0, "the cutoff", unit="A", above=0, implied=..., absent=...)
@@ -77,12 +77,12 @@ class EnvironmentOptions(Options):
         return known
 
     def automatic_sel(self, of_types: Sequence[int], together: int, ratio: float) -> list[int] | int:
-        """Places with some to spare, from the most neighbours of each type and of all types."""
+        """Places with a margin, from the most neighbours of each type and of all types."""
         return [rounded(count * ratio) for count in of_types]
 
 
 def rounded(count: float) -> int:
-    """Rounded up to fours, as DeePMD-kit does."""
+    """Rounds up to multiples of 4, as DeePMD-kit."""
     return 4 * ((int(count) + 3) // 4)
 
 
@@ -98,7 +98,7 @@ def automatic_sel_ratio(sel: str, place: str) -> float:
 
 
 def places_of(sel: int | str, cutoff: float, most: Most, place: str) -> int:
-    """Places for neighbours of all types within a cutoff (A), where `sel` may leave the number to the data."""
+    """Places for neighbours of all types within a cutoff (A); `sel` may be automatic, from the data."""
     if isinstance(sel, int):
         return sel
     _, together = most(cutoff)
@@ -122,8 +122,8 @@ def environment(
 ) -> torch.Tensor:
     """R (N, K, 4), or its first column alone (N, K, 1): the normalised rows of the neighbours (`mdops.ops.env_mat`).
 
-    Rows are as of absent neighbours, ((0 - mean)/std, 0, 0, 0), where there is none within the descriptor's cutoff;
-    who sums over them goes by `near.neighbor_types`, which leaves out absent pairs, too.
+    Rows of slots without a neighbour within the descriptor's cutoff are ((0 - mean)/std, 0, 0, 0), as for absent ones;
+    sums select slots by `near.neighbor_types`, which leaves out absent pairs, too.
     """
     d = descriptor
     return env_mat(
@@ -148,7 +148,7 @@ def embed(nets: NetCollection, s: torch.Tensor, kinds: torch.Tensor, centers: to
     for t in range(nets.ntypes):
         for c in range(nets.ntypes if nets.ndim == 2 else 1):
             chosen = (flat == t) & (center_of_slot == c) if nets.ndim == 2 else flat == t
-            if is_exported():  # a program cannot ask how many there are: each net takes all slots
+            if is_exported():  # a program cannot read the counts: each net takes all slots
                 g = torch.where(chosen[:, None], nets.net(c, t)(x), g)
                 continue
             index.append(torch.nonzero(chosen)[:, 0])
@@ -193,8 +193,8 @@ def directions(
 
 
 def in_chunks(of_atoms: Callable[[slice], torch.Tensor], atoms: int, numbers: int) -> torch.Tensor:
-    """`of_atoms` of all atoms, (N, ...), by runs of atoms whose largest tensor has at most `CHUNK` numbers, or one
-    atom's.
+    """`of_atoms` of all atoms, (N, ...), by runs of atoms whose largest tensor has at most `CHUNK` numbers, or of one
+    atom.
 
     Args:
         of_atoms: gives the result for a run of atoms.
@@ -206,6 +206,6 @@ def in_chunks(of_atoms: Callable[[slice], torch.Tensor], atoms: int, numbers: in
     runs = [slice(first, first + size) for first in range(0, max(1, atoms), size)]
     if len(runs) == 1:
         return of_atoms(slice(None))
-    # The forward pass is done again in the backward pass, so that one run at a time needs its memory.
+    # The backward pass recomputes each run, so that only one run at a time needs its memory.
     options: Any = {"use_reentrant": False, "preserve_rng_state": False}
     return torch.cat([checkpoint(of_atoms, run, **options) for run in runs])

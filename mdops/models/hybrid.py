@@ -23,7 +23,7 @@ _Parts = list[Any]  # `list` is the name of a key
 
 
 def _kinds() -> dict[str, type[Options]]:
-    """The options of what may be a part: all descriptors but hybrids, and those with lists of their own."""
+    """The options of possible parts: all descriptors but hybrids, and those with their own lists."""
     kinds = registry.options("descriptor").items()
     return {name: options for name, options in kinds if name != "hybrid" and not masks(options)}
 
@@ -71,7 +71,7 @@ class HybridOptions(Options):
 class Hybrid(Descriptor):
     """D_i = (D_i of the first part, D_i of the second, ...).
 
-    A part sees the nearest neighbours within the largest of the cutoffs that it has places for (`Neighborhood.share`).
+    A part sees the nearest neighbours within the largest cutoff, up to its capacity (`Neighborhood.share`).
 
     Attributes:
         members: the parts.
@@ -90,7 +90,7 @@ class Hybrid(Descriptor):
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
-        """Places for the most that a part has: of each type, or together if a part is mixed."""
+        """The largest capacity of a part: for each type, or for all if a part is mixed."""
         specs = [part.spec for part in self._members()]
         cutoff, mixed = max(spec.cutoff for spec in specs), any(spec.mixed for spec in specs)
         if any(spec.sel is None for spec in specs):
@@ -191,7 +191,7 @@ class Hybrid(Descriptor):
     ) -> "Hybrid":
         members = []
         for i, part in enumerate(options.list):
-            given = getattr(part, "seed", None)  # a kind of one's own need not have it
+            given = getattr(part, "seed", None)  # users' own kinds may lack it
             own = [*seed, i] if given is None else [given, *seed[1:]]
             members.append(registry.find("descriptor", part.KIND).random(part, type_map, own, dtype))
         return cls(options, members)
@@ -205,11 +205,11 @@ class Hybrid(Descriptor):
 
 
 def _takes_all(part: Descriptor) -> bool:
-    """Whether a part looks for its neighbours itself among those of the hybrid."""
+    """Whether a part selects its own neighbours from the hybrid's."""
     return part.ends_at_cutoff or way_of(part) is not None
 
 
 def seen_by(part: Descriptor, near: Neighborhood, *, mixed: bool) -> Neighborhood:
-    """What a part of a hybrid, itself `mixed` or not, gets of its neighbours."""
+    """The neighbours for a part of a hybrid, itself `mixed` or not."""
     alone = _takes_all(part) and not near.truncates
     return near if alone else near.restrict_to_part(part.spec, mixed=mixed)

@@ -1,11 +1,11 @@
-"""Fittings of numbers that do not change when the system is turned, and that have no derivatives among the answers."""
+"""Fittings of outputs that are invariant under rotations and have no derivatives among the results."""
 
 from mdops.models.contract import Tree
 from mdops.models.net_fitting import NetFitting
 
 
 class InvariantFitting(NetFitting):
-    """Base of those: what the nets give is the one output, whose options have `dim_out`."""
+    """Their base: the nets' result is the one output; the options have `dim_out`."""
 
     def to_tree(self) -> Tree:
         return {**super().to_tree(), "atom_ener": None}
