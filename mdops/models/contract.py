@@ -841,7 +841,7 @@ class AtomicModel(ModelComponent, ABC):
     def finish(
         self, responses: dict[str, torch.Tensor], types: torch.Tensor, kind: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        """The result of `forward` from that of `atomic_outputs`; `kind`: `Neighborhood.centers`, if known."""
+        """The result of `forward` from `atomic_outputs`'s; `kind`: `Neighborhood.centers`, if known."""
         kind = types.long().clamp(min=0) if kind is None else kind
         left_out = ~self.has_energy[kind] | (types < 0)
         result = {}

@@ -50,9 +50,9 @@ from mdops.tracing import is_exported
 LN_EPS = 1e-5
 SHORTEST_ROW = 1e-6  # as in TensorFlow: the root of the least square in tf.nn.l2_normalize
 MOST_DEGREES = 4
-_GAIN_DEVIATION = 0.1  # of new weights of degrees, as in DeePMD-kit
+_GAIN_DEVIATION = 0.1  # DeePMD-kit's, of new weights of degrees
 # The size of a run of atoms in simulations with attention: its rows stay in a CPU's cache; on a GPU, the numbers of its
-# largest tensor, enough to keep the GPU busy and to fit many times in its memory.
+# largest tensor, enough to keep it busy; its memory holds many of them.
 _ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 7 * 2**25
 
 
@@ -271,7 +271,7 @@ class AttentionLayer(nn.Module):
 
     @classmethod
     def from_tree(cls, tree: Tree, options: SeAttenV2Options, dtype: torch.dtype) -> "AttentionLayer":
-        """Raises UnsupportedModelError for several heads, and for a layer that does not match the options."""
+        """Raises UnsupportedModelError for several heads, or a layer that does not match the options."""
         inner, norm = tree["attention_layer"], tree["attn_layer_norm"]
         if inner.get("num_heads", 1) != 1 or inner.get("do_mask"):
             raise UnsupportedModelError("attention with several heads, or with a mask, is not supported")
@@ -433,7 +433,7 @@ class SeAttenV2(TypedMomentDescriptor):
 
     @property
     def is_sum(self) -> bool:
-        # Without types, absent neighbours add the same for all types.
+        # Terms of absent neighbours without a type do not depend on types.
         by_types = not (self.options.zero_padding and self.has_mean())
         return len(self.attention) == 0 and self.options.lmax == 1 and by_types
 
@@ -527,7 +527,7 @@ class SeAttenV2(TypedMomentDescriptor):
 
     @property
     def row_settings(self) -> dict[str, Any]:
-        """For the ops that make rows."""
+        """For ops that make rows."""
         lengths = {"cutoff": self.cutoff, "cutoff_smooth": self.cutoff_smooth}
         return {**lengths, "protection": self.protection}
 
@@ -539,8 +539,8 @@ class SeAttenV2(TypedMomentDescriptor):
         types: torch.Tensor,
         std: torch.Tensor,
     ) -> torch.Tensor | None:
-        """(E, 3), directions for attention's cosines, if it uses them; from the pair vectors (N, K, 3), the rows' slots,
-        the types (N,) and the deviations (ntypes, 2)."""
+        """(E, 3), directions for attention's cosines, if used; from the pair vectors (N, K, 3), the rows' slots, the
+        types (N,) and the deviations (ntypes, 2)."""
         shortest = self.options.shortest_row
         if not self.options.attn_dotr:
             return None
@@ -807,7 +807,7 @@ def _check_attention(tree: Tree, place: str) -> None:
 
 
 def attention_node(options: Mapping[str, Any], slots: int) -> Tree:
-    """The options in each level of the serialised attention."""
+    """The options at each level of the attention."""
     return {
         "nnei": slots,
         "embed_dim": options["neuron"][-1],

@@ -43,8 +43,8 @@ def _is_scheme(value: Any) -> bool:
 class EnergyNet(NetFitting):
     """Energies of atoms: e_i = net_t(D_i, parameters) - [net_t(0, parameters)] + bias_t.
 
-    The term in brackets is there for types with `vacuum` True (DeePMD-kit's `atom_ener`): the energy of an atom alone is
-    then its bias, if its D is 0 except for the features of its type (`types_in_vacuum`).
+    The term in brackets is there for types with `vacuum` True (DeePMD-kit's `atom_ener`): an atom alone then has its
+    bias as energy, if its D is 0 except for the features of its type (`types_in_vacuum`).
     """
 
     outputs: tuple[Output, ...] = (ENERGY,)
@@ -99,7 +99,7 @@ class EnergyFitting(EnergyNet):
     def value_and_gradient(
         self, kind: int, features: torch.Tensor, extra: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The result of `energy` and its gradient by the features (n, D); without a graph."""
+        """`energy`, and its gradient by the features (n, D); without a graph."""
         with torch.enable_grad():
             leaf = features.detach().requires_grad_()
             energy = self.energy(kind, leaf, extra)

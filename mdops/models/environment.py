@@ -82,7 +82,7 @@ class EnvironmentOptions(Options):
 
 
 def rounded(count: float) -> int:
-    """Rounds up to multiples of 4, as DeePMD-kit."""
+    """Rounded up to fours, like DeePMD-kit."""
     return 4 * ((int(count) + 3) // 4)
 
 
@@ -193,7 +193,7 @@ def directions(
 
 
 def in_chunks(of_atoms: Callable[[slice], torch.Tensor], atoms: int, numbers: int) -> torch.Tensor:
-    """`of_atoms` of all atoms, (N, ...), by runs of atoms whose largest tensor has at most `CHUNK` numbers, or of one
+    """`of_atoms` of all atoms, (N, ...), by runs of atoms with at most `CHUNK` numbers in the largest tensor, or of one
     atom.
 
     Args:

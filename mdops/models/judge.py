@@ -1,4 +1,4 @@
-"""The one judge of the neighbours that evaluators report of."""
+"""The checks on the neighbours that evaluators report."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ _ANY_NUMBER = torch.iinfo(torch.int32).max
 
 
 def warn_extrapolated(r_min: float, chosen: float | None, *, training: bool = False) -> None:
-    """Says that atoms have neighbours nearer than r_min (A): always in the same words from the same line, so that by
-    Python's own filter a process says them once.
+    """Warns of neighbours nearer than r_min (A): always with the same text from the same line, so that Python's filter
+    shows it once a process.
 
-    `chosen` is the distance that splines reach whose knots `r_min` of `mdops.load` chooses, None where there are none:
-    others begin at a distance of their own."""
+    `chosen` is the least distance of splines whose knots follow `r_min` of `mdops.load`, or None: other splines have
+    their own least distance."""
     if chosen is None or chosen < r_min:
         advice = "Load the model with spline=False"
     elif training:
@@ -45,15 +45,15 @@ def judge(
     r_min: float,
     chosen: float | None,
 ) -> bool:
-    """The one judge of what evaluators say of the neighbours; waits for the device.
+    """Checks what evaluators report on the neighbours; waits for the device.
 
     Returns whether neighbours have to be dropped (`overflow` "truncate"). Warns of neighbours nearer than r_min
     (`warn_extrapolated`).
 
     Raises:
         InputError: two atoms are at the same place, or nearer than the model has answers for, or an atom has more
-            neighbours than `sel` and `overflow` is "error"; the message names the first. Or it is not
-            known which ones to drop.
+            neighbours than `sel` and `overflow` is "error"; the message names the first. Or it is
+            unknown which to drop.
     """
     if not len(report.nearest):
         return False
@@ -82,7 +82,7 @@ def judge(
 
 
 def _most(model: AtomicModel, overflow: Overflow) -> list[Sequence[int]]:
-    """For each of the model's specs how many neighbours may be within its cutoff, of each type or of all together."""
+    """For each of the model's specs the capacity for neighbours within its cutoff, of each type or all together."""
     return [
         [_ANY_NUMBER] * (1 if spec.mixed else model.ntypes)
         if spec.sel is None or overflow == "extend"
@@ -92,12 +92,12 @@ def _most(model: AtomicModel, overflow: Overflow) -> list[Sequence[int]]:
 
 
 def limits(model: AtomicModel, overflow: Overflow) -> list[int]:
-    """The same in one list, for those who look at the device later; one at least."""
+    """The same in one list of at least one entry, for later checks of the device."""
     return [places for most in _most(model, overflow) for places in most] or [_ANY_NUMBER]
 
 
 def _coincident(system: System) -> float:
-    """How near atoms are at the same place, A. The virtual atom of a small moment may be as near as it likes."""
+    """The distance up to which atoms coincide, A; 0 with virtual atoms, whose moments may be small."""
     return 0.0 if system.paired else COINCIDENT
 
 

@@ -6,13 +6,13 @@ from mdops.options import PRECISIONS, Of, key
 
 
 def places_key(neighbors: str) -> Any:
-    """A key for the number of slots of an atom for neighbours of any types."""
+    """A key for the number of an atom's slots for neighbours of any type."""
     meaning = f'largest number of {neighbors}; "auto:f" is f times the number in the data'
     return key("auto", meaning, low=1, implied=..., absent=..., saved=int)
 
 
 def sel_key(kinds: str, of: Of) -> Any:
-    """A key for the numbers of slots for neighbours of some kinds."""
+    """A key for the numbers of slots for each of some kinds."""
     meaning = f'largest number of neighbours of {kinds}; "auto:f" is f times the number in the data'
     return key("auto", meaning, low=0, of=of, implied=..., absent=..., saved=int | list[int])
 

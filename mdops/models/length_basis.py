@@ -1,5 +1,5 @@
-"""Numbers that edges have in several layers, where these follow from one number alone: as products of a few functions
-of it, the same for all layers, which are splines."""
+"""Edge features of several layers that depend on one number alone: products of a few splines of it, which all layers
+share."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,11 +10,10 @@ from mdops.ops import edge_splines
 
 
 class LengthBasis(NamedTuple):
-    """Edges in layer k have the numbers P(x) products[k].
+    """Edges in layer k have the features P(x) products[k].
 
     Attributes:
-        table: (1, B, R), the coefficients of P between `first` and `first + width`; beyond, it goes on along its
-            tangent.
+        table: (1, B, R), the coefficients of P between `first` and `first + width`; P is extended along its tangent.
         products: (R, K) of each layer.
     """
 
@@ -28,7 +27,7 @@ class LengthBasis(NamedTuple):
         return edge_splines(*self._given(x))
 
     def gradient(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """(E, 1), by x, of that (E, R) by the functions; not differentiable."""
+        """(E, 1), the gradient by x from that by P (E, R), without a graph."""
         found: torch.Tensor = torch.ops.mdops.edge_splines_backward(grad, *self._given(x))
         return found
 
@@ -38,25 +37,25 @@ class LengthBasis(NamedTuple):
 
 
 class EdgesByLength:
-    """A descriptor whose edges may have numbers in all layers that follow from their lengths alone;
-    `mdops.tables.length_tables` makes a basis of them, and evaluators give its steps (`mdops.models.ways`)."""
+    """A descriptor whose edge features in all layers may depend on the lengths alone; `mdops.tables.length_tables`
+    makes a basis of them, and evaluators give its steps (`mdops.models.ways`)."""
 
     mean: torch.Tensor
     type_map: list[str]
 
     @property
     def edges_go_by_length(self) -> bool:
-        """Whether simulations read of edges what follows from their lengths, in all layers."""
+        """Whether simulations read edge features by length alone, in all layers."""
         raise NotImplementedError
 
     def edge_range(self, r_min: float, types: Sequence[int] | None) -> tuple[float, float]:
-        """What edges of r_min (A) or more begin with, at least and at most, of centres of these types."""
+        """The range of the edges' input x from r_min (A) on, for centres of these types."""
         raise NotImplementedError
 
     def edge_functions(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The numbers (P, K) in each layer of edges that begin with x (P, 1), in its dtype."""
+        """The features (P, K) of each layer from the edges' input x (P, 1), in its dtype."""
         raise NotImplementedError
 
     def steps(self, basis: LengthBasis) -> Any:
-        """The layers of edges that have these functions in the place of numbers."""
+        """The layers of edges with these functions in place of features."""
         raise NotImplementedError

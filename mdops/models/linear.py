@@ -23,7 +23,7 @@ from mdops.options import Most, Options, key, variants
 
 
 def _kinds_of_parts() -> dict[str, type[Options]]:
-    """All but models that are made of models themselves, which DeePMD-kit does not nest."""
+    """All but models made of models, which DeePMD-kit does not nest."""
     kinds = registry.kinds("model")
     return {name: kind.Options for name, kind in kinds.items() if not issubclass(kind, Blend)}
 
@@ -52,7 +52,7 @@ class LinearOptions(ModelOptions):
 
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
-        """With the type map in each of the models. Raises ConfigError where there is none, or one has another."""
+        """With the type map in each model. Raises ConfigError if there is none, or a model has another one."""
         types, models = node.get("type_map"), node.get("models")
         if not isinstance(models, list):
             return node
@@ -60,7 +60,7 @@ class LinearOptions(ModelOptions):
             known = _kinds_of_parts()
             if all(part.get("type", "standard") in known for part in models if isinstance(part, Mapping)):
                 raise ConfigError(f"{place}.type_map: is missing")
-            return node  # a part that there is not is the greater fault
+            return node  # a missing part is the greater fault
         for i, part in enumerate(models):
             if isinstance(part, Mapping) and part.get("type_map", types) != types:
                 raise ConfigError(
@@ -98,8 +98,8 @@ class LinearOptions(ModelOptions):
 class Blend(AtomicModel):
     """Base of models e_i = sum_m w_mi e_mi + bias of i's type, of the energies e_mi of other models, m.
 
-    Each has the neighbours within its own cutoff, its own places for them, exclusions and bias; it may have a type map
-    of its own, with more elements or in another order.
+    Each has its own cutoff, places for neighbours, exclusions and bias; it may have its own type map, with more
+    elements or in another order.
 
     Attributes:
         models: the parts.
@@ -131,7 +131,7 @@ class Blend(AtomicModel):
         out_std: torch.Tensor,
         models: Sequence[AtomicModel],
     ) -> None:
-        """Raises UnsupportedModelError for parts that do not go together."""
+        """Raises UnsupportedModelError for parts that do not fit together."""
         super().__init__(options, type_map, out_bias, out_std)
         self.models = nn.ModuleList(models)
         for i, part in enumerate(models):
@@ -175,7 +175,7 @@ class Blend(AtomicModel):
 
     @property
     def captures(self) -> bool:
-        # With other types than the whole a part would look for the atoms of each.
+        # With its own types, a part would search for the atoms of each.
         names = [getattr(self, f"names_{i}") for i in range(len(self.models))]
         return all(part.captures and own is None for part, own in zip(self.models, names, strict=True))
 
@@ -237,18 +237,18 @@ class Blend(AtomicModel):
     def parameters_of(
         self, i: int, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor | None]:
-        """Those that a part takes. Raises InputError for any that no part takes."""
+        """Those that a part takes. Raises InputError for one that no part takes."""
         self.reject_unused_parameters(fparam, aparam)
         given = {"fparam": fparam, "aparam": aparam}
         return {name: value for name, value in given.items() if self.models[i].parameter_sizes[name]}
 
     def absent_of(self, i: int) -> torch.Tensor | None:
-        """(n, n) bool: the pairs that the whole leaves out, of the types that a part has; None: no pairs."""
+        """(n, n) bool: the pairs that the whole model leaves out, in a part's types; None: no pairs."""
         absent = self.absent_pairs
         return None if absent is None else of_part(absent, getattr(self, f"names_{i}"), self.models[i].ntypes)
 
     def part_alone(self, i: int) -> AtomicModel:
-        """A part, which shares its tensors, with the pairs of its types that the whole leaves out, too."""
+        """A copy of a part that shares its tensors and also leaves out the pairs of the whole model."""
         part, absent = self.models[i], self.absent_of(i)
         if absent is None:
             return part
@@ -257,7 +257,7 @@ class Blend(AtomicModel):
         return found
 
     def _seen_by(self, i: int, near: Neighborhood) -> Neighborhood:
-        """As a part has its types."""
+        """In a part's own types."""
         names = getattr(self, f"names_{i}")
         return near if names is None else near.with_type_map(names, self.models[i].ntypes)
 
@@ -278,8 +278,8 @@ class Blend(AtomicModel):
 
 
 def of_part(x: torch.Tensor, names: torch.Tensor | None, ntypes: int) -> torch.Tensor:
-    """(n, n, ...), of pairs of types, for a part's own types, which are `names` of the whole's; 0 for those that the
-    whole has not."""
+    """(n, n, ...), of pairs of types, for a part's own types, which are `names` of the whole's; 0 for types that the
+    whole lacks."""
     if names is None:
         return x
     found = x.new_zeros(ntypes, ntypes, *x.shape[2:])

@@ -1,4 +1,4 @@
-"""The descriptor loc_frame: neighbours in a frame that two of them span, as DeePMD-kit's first versions had it."""
+"""The descriptor loc_frame: neighbours in a frame that two of them span, as in DeePMD-kit's first versions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from mdops.options import Options, key
 from mdops.tracing import is_exported
 
 _SMALLEST = 1e-2  # deviation
-_NEAREST = 3  # of each type, among which an axis of any type is looked for
-_OPPOSITE = 1e-4  # two axes are, where the cosine of their angle is no further from -1
+_NEAREST = 3  # of each type, the candidates for an axis of any type
+_OPPOSITE = 1e-4  # axes are opposite if the cosine of their angle is this near to -1
 
 
 @dataclass(kw_only=True)
@@ -49,7 +49,7 @@ class LocFrameOptions(Options):
             raise ConfigError(f"{place}.{problem}")
 
     def problem(self) -> str:
-        """What is wrong with numbers of the right length; empty where nothing is."""
+        """The fault of numbers of the right length; empty if there is none."""
         if not sum(self.sel_a) + sum(self.sel_r):
             return "sel_a: there is no place for a neighbour"
         ntypes, rules = len(self.sel_a), self.axis_rule
@@ -67,7 +67,7 @@ class LocFrameOptions(Options):
 
 
 class Places(NamedTuple):
-    """The neighbours of N atoms in the places that they have: P, those of sel_a by their types, then those of sel_r.
+    """The neighbours of N atoms in their P places: those of sel_a by type, then those of sel_r.
 
     Attributes:
         vectors: (N, P, 3), A; those of empty places are (1, 0, 0).
@@ -83,11 +83,11 @@ class Places(NamedTuple):
 @register
 class LocFrame(Descriptor):
     """D_i = (d - mean)/std with d = (1/r, z/r^2, x/r^2, y/r^2) of the sel_a nearest neighbours of each type, in the
-    frame of the atom, and 1/r of the next sel_r; zeros in empty places. Others are left out.
+    atom's frame, and 1/r of the next sel_r; zeros in empty places. Others are left out.
 
-    The first axis points to a neighbour, the second lies in the plane of that and another one (`axis_rule`). Where the
-    two are opposite, the next neighbour takes the second's part. Energies jump where neighbours change places, or one
-    crosses the cutoff. An atom without those of its axes is an error.
+    The first axis points to a neighbour, the second lies in the plane of that and another one (`axis_rule`). If the
+    two are opposite, the next neighbour replaces the second. Energies jump where neighbours change places, or one
+    crosses the cutoff. An atom without neighbours for its axes is an error.
 
     Attributes:
         mean, std: (ntypes, 4 sum(sel_a) + sum(sel_r)), of each number of d.
@@ -116,9 +116,7 @@ class LocFrame(Descriptor):
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
-        return (
-            NeighborSpec(self.options.rcut, None),
-        )  # of more neighbours it takes the nearest of each type
+        return (NeighborSpec(self.options.rcut, None),)  # if there are more, the nearest of each type
 
     @property
     def width(self) -> int:
@@ -130,7 +128,7 @@ class LocFrame(Descriptor):
         return Features((self.numbers(near) - self.mean[near.centers]) / self.std[near.centers])
 
     def numbers(self, near: Neighborhood) -> torch.Tensor:
-        """d (N, width); anything of virtual atoms."""
+        """d (N, width); arbitrary of virtual atoms."""
         places = self._placed(near)
         r = places.vectors.square().sum(-1, keepdim=True).sqrt()
         inverse = (1 / r).masked_fill(~places.there[..., None], 0.0)
@@ -194,7 +192,7 @@ class LocFrame(Descriptor):
                 f"atom {atom} ({self.type_map[int(near.centers[atom])]}) lacks the neighbours that the axes of its "
                 f"frame point to within {self.options.rcut:g} A (axis_rule of loc_frame)"
             )
-        # No root of zero where there is no frame: those of virtual atoms, whose numbers nobody reads.
+        # No root of zero if there is no frame: for virtual atoms, whose features are not read.
         spare = torch.eye(3, dtype=axes.dtype, device=axes.device)
         has = ~lacks & (near.types >= 0)
         first = torch.where(has[:, None], axes[:, 0], spare[0])

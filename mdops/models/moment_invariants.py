@@ -1,5 +1,5 @@
-"""Numbers that do not change when a system is turned, from sums over neighbours of spherical harmonics: their Gram
-matrices, products of three of them, and of a vector and a tensor (DPA4C)."""
+"""Rotation invariants of sums over neighbours of spherical harmonics: their Gram matrices, products of three of them,
+and of a vector and a tensor (DPA4C)."""
 
 import itertools
 import math
@@ -12,9 +12,9 @@ from torch import nn
 
 from mdops.ops import harmonic_rows
 
-_POLAR, _AZIMUTHAL = 8, 16  # points of a rule that is exact up to degree 15
+_POLAR, _AZIMUTHAL = 8, 16  # points of a quadrature exact up to degree 15
 _ZERO = 1e-14
-_ALIGNED = (1, 2)  # the degrees whose channels are mixed
+_ALIGNED = (1, 2)  # degrees with mixed channels
 
 
 def degree_channels(channels: int, lmax: int) -> list[int]:
@@ -24,12 +24,12 @@ def degree_channels(channels: int, lmax: int) -> list[int]:
 
 
 def probe_ranks(channels: Sequence[int]) -> list[int]:
-    """K_l for l = 1 to lmax, of C_l for l = 0 to lmax: so many channels go into products of three."""
+    """K_l for l = 1 to lmax, from C_l for l = 0 to lmax: the channels in products of three."""
     return [channels[2], 2, *(1 for _ in channels[3:])]
 
 
 def degree_triples(lmax: int) -> list[tuple[int, int, int]]:
-    """l1 <= l2 <= l3 from 1 to lmax of which a product has an invariant part that mirrors do not change."""
+    """l1 <= l2 <= l3 from 1 to lmax whose product has a part invariant under rotations and mirrors."""
     every = itertools.combinations_with_replacement(range(1, lmax + 1), 3)
     return [t for t in every if t[2] <= t[0] + t[1] and sum(t) % 2 == 0]
 
@@ -45,7 +45,7 @@ def invariants_width(channels: int, lmax: int) -> int:
 def independent_products(
     triple: tuple[int, int, int], ranks: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which of the K_l1 K_l2 K_l3 products differ from those before, and their factors."""
+    """The distinct ones of the K_l1 K_l2 K_l3 products, and their factors."""
     index, scale = [], []
     for place, channels in enumerate(itertools.product(*(range(ranks[degree - 1]) for degree in triple))):
         named = list(zip(triple, channels, strict=True))
@@ -60,7 +60,7 @@ def independent_products(
 @lru_cache
 def gaunt_tensors(lmax: int) -> dict[tuple[int, int, int], np.ndarray]:
     """G (2 l1 + 1, 2 l2 + 1, 2 l3 + 1) of each triple: the mean over the sphere of products of three harmonics, of unit
-    norm, and with a first entry that is positive."""
+    norm, with a positive first entry."""
     z, weights = np.polynomial.legendre.leggauss(_POLAR)
     angle = 2 * np.pi * np.arange(_AZIMUTHAL) / _AZIMUTHAL
     ring = np.sqrt(1 - z**2)[:, None]
@@ -87,7 +87,7 @@ def unit_harmonics(points: torch.Tensor, lmax: int) -> torch.Tensor:
         torch.zeros(1, dtype=points.dtype),
         torch.ones(1, 2, dtype=points.dtype),
     )
-    # Within the switch, of which they are multiples.
+    # Within the switch, a factor of them.
     return harmonic_rows(points, slots, counts, *none, cutoff=4.0, cutoff_smooth=2.0, rows=count, degree=lmax)
 
 
@@ -96,8 +96,8 @@ class MomentInvariants(nn.Module):
 
     X_0; with Y_l = X_l + X_l A_l for l = 1 and 2, else X_l, the upper triangles of Y_l^T Y_l; with Z_l = Y_l Q_l
     the sums over i, j, k of G_ijk Z_l1,ia Z_l2,jb Z_l3,kc of each triple; and |T_b v_a|^2 of the vectors v_a of Z_1
-    and the tensors T_b of Z_2. What stands several times in a symmetric product is there once, times the root of how
-    often. Products of an odd sum of degrees are not there: mirrors would change their sign.
+    and the tensors T_b of Z_2. Equal entries of a symmetric product are there once, times the root of their
+    number. Products of an odd sum of degrees are left out: mirrors change their sign.
 
     Attributes:
         alignment: A_1 (C_1, C_1) and A_2; probes: Q_l (C_l, K_l), None where K_l = C_l.
@@ -132,12 +132,12 @@ class MomentInvariants(nn.Module):
         self._keep("tensors", torch.from_numpy(tensor_basis()).to(dtype))
 
     def _keep(self, name: str, value: torch.Tensor) -> None:
-        """What follows from the options is not in the state."""
+        """The state lacks what follows from the options."""
         self.register_buffer(name, value, persistent=False)
 
     @property
     def width(self) -> int:
-        """Of all invariants."""
+        """For all of them."""
         return invariants_width(self.channels[0], self.lmax)
 
     @property
@@ -165,7 +165,7 @@ class MomentInvariants(nn.Module):
         return torch.cat(found, dim=1)
 
     def _turned(self, vectors: torch.Tensor, tensors: torch.Tensor) -> torch.Tensor:
-        """(N, K_2, 3, K_1): T_b v_a of vectors (N, 3, K_1) and what are tensors (N, 5, K_2)."""
+        """(N, K_2, 3, K_1): T_b v_a of vectors (N, 3, K_1) and tensors (N, 5, K_2)."""
         made = (tensors.transpose(1, 2) @ self.get_buffer("tensors")).unflatten(2, (3, 3))
         return made @ vectors[:, None]
 
@@ -174,7 +174,7 @@ class MomentInvariants(nn.Module):
     ) -> torch.Tensor:
         """(N, K_l1, K_l2, K_l3)."""
         first, second, third = (z[degree] for degree in triple)
-        if triple == (1, 1, 2):  # v_a T_c v_b is the same but for a factor
+        if triple == (1, 1, 2):  # equals v_a T_c v_b up to a factor
             found = first.transpose(1, 2)[:, None] @ turned
             return found.permute(0, 2, 3, 1) * (-1 / math.sqrt(5))
         g = self.get_buffer(f"gaunt_{''.join(map(str, triple))}")
@@ -186,7 +186,7 @@ class MomentInvariants(nn.Module):
 
 
 def tensor_basis() -> np.ndarray:
-    """(5, 9): the symmetric traceless matrices of unit norm that the harmonics of degree 2 are components by."""
+    """(5, 9): the symmetric traceless unit matrices whose coefficients are the harmonics of degree 2."""
     basis = np.zeros((5, 3, 3))
     half, sixth = 1 / math.sqrt(2), 1 / math.sqrt(6)
     for m, (x, y) in ((0, (0, 1)), (1, (1, 2)), (3, (0, 2))):

@@ -1,4 +1,4 @@
-"""What descriptors share that sum over neighbours: evaluators take such sums as spline moments."""
+"""The base of descriptors that sum over neighbours: evaluators use spline moments for the sums."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from mdops.tracing import is_exported
 
 @dataclass(frozen=True)
 class TypeChoice:
-    """Some of a model's types, as numbers and as an index (n,) int64 on its device: both are kept, because a step that
-    is captured in a CUDA graph can make neither from the other."""
+    """Some of a model's types, as numbers and as an index (n,) int64 on its device: both are kept, because a step
+    captured in a CUDA graph can make neither from the other."""
 
     numbers: tuple[int, ...]
     index: torch.Tensor
@@ -31,16 +31,15 @@ class TypeChoice:
         return cls(tuple(numbers), torch.tensor(numbers, dtype=torch.int64, device=device))
 
     def places(self, ntypes: int) -> torch.Tensor:
-        """(ntypes + 1,) int32: the place of each of the model's types among these, and -1 for others. The last one, at
-        -1, is that of virtual atoms."""
+        """(ntypes + 1,) int32: the index of each of the model's types among these, and -1 for others. The last entry,
+        at -1, is for virtual atoms."""
         found = torch.full((ntypes + 1,), -1, dtype=torch.int32, device=self.index.device)
         found[self.index] = torch.arange(len(self.numbers), dtype=torch.int32, device=self.index.device)
         return found
 
 
 def of_pairs(nets: NetCollection, x: torch.Tensor, types: TypeChoice) -> torch.Tensor:
-    """(n, n, P, M): of centres and neighbours of these n types what their nets give at x (n, P), which is the
-    centres'."""
+    """(n, n, P, M): the nets of centres and neighbours of these n types at x (n, P), by the centre's type."""
     kinds, n = types.numbers, len(types.numbers)
     if nets.ndim == 1:
         chosen, x = [nets.net(t) for t in kinds], x.reshape(1, -1, 1)
@@ -56,10 +55,10 @@ class MomentDescriptor(EnvironmentDescriptor):
         T = (1/N_sel) sum_j R_j (x) g_ct(s_j),    D = [T^T T_<, k_c]
 
     R_j is the normalised row of the environment matrix of neighbour j, s_j the s of mathematics.md, c the type of
-    the centre and t that of the neighbour; T_< are the first M2 of T's M columns, and k_c numbers of the centre's type,
-    if there are any. With a gate, the sum is of R_j (x) (g_c(s_j) + w_j g_ct(s_j)), w_j being the switch. A plain sum
-    has 1 in the place of R_j, and D = [sum_j g_ct(s_j) / N_sel, k_c]; there, neighbours that the descriptor excludes
-    have the mean as their s, and not zero as their row.
+    the centre and t that of the neighbour; T_< are the first M2 of T's M columns, and k_c features of the centre's
+    type, if any. With a gate, the sum is of R_j (x) (g_c(s_j) + w_j g_ct(s_j)), w_j being the switch. A plain sum
+    has 1 in place of R_j, and D = [sum_j g_ct(s_j) / N_sel, k_c]; there, excluded neighbours have the mean as s, not
+    a zero row.
     """
 
     _known_mean: tuple[torch.Tensor, int, bool] | None = None
@@ -93,13 +92,13 @@ class MomentDescriptor(EnvironmentDescriptor):
 
     @property
     def goes_by_rows(self) -> bool:
-        """Whether its neighbours are looked at one by one, through `layers` of attention or for sums to more `degrees`
-        than one, neither of which others have: it then answers what `mdops.models.dpa1` does for those."""
+        """Whether it needs each neighbour, for `layers` of attention or sums to more `degrees` than one, which only
+        this kind has: it then has the methods of `mdops.models.dpa1` for those."""
         return False
 
     def has_mean(self) -> bool:
-        """Whether any mean is not zero, for which the device is asked once after each change. While a CUDA graph is
-        captured the host cannot read it: the run before did."""
+        """Whether any mean is not zero, read from the device once after each change. The host cannot read it while a
+        CUDA graph is captured: the run before did."""
         if is_exported():
             return True
         mean, known = self.mean, self._known_mean
@@ -119,15 +118,15 @@ class MomentDescriptor(EnvironmentDescriptor):
 
     @abstractmethod
     def functions(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
-        """(n, F, P, M): of centres of these n types the functions g at s (P,) in 1/A: of neighbours of each
-        of the types, and with a gate g_c before them. Differentiable in the weights."""
+        """(n, F, P, M): the functions g of centres of these n types at s (P,) in 1/A: for neighbours of each type,
+        with a gate g_c before them. Differentiable in the weights."""
 
     def constants(self) -> torch.Tensor | None:
         """k (ntypes, E); None if there are none."""
         return None
 
     def row_weights(self) -> torch.Tensor | None:
-        """By which the rows of T are multiplied in D; None: 1."""
+        """The factors of T's rows in D; None: 1."""
         return None
 
     @abstractmethod
@@ -149,7 +148,7 @@ class MomentDescriptor(EnvironmentDescriptor):
         constants, weights = self.constants(), self.row_weights()
         of_atoms = None if constants is None else F.embedding(near.centers, constants)
         if not self.plain and weights is None and is_input_gradient_alone():
-            # One op each way, where nobody asks for more.
+            # One op each way, if that is enough.
             return Features(axis_product(t, self.axis_neuron, of_atoms), t[:, 1:])
         if self.plain:
             d = t[:, 0]
@@ -161,7 +160,7 @@ class MomentDescriptor(EnvironmentDescriptor):
         return Features(d, None if self.plain else t[:, 1:4])
 
     def scaled(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
-        """(n, P): what the nets of centres of these types take for s (P,)."""
+        """(n, P): the nets' inputs for centres of these types at s (P,)."""
         return (s - self.mean[types.index, None]) / self.std[types.index, :1]
 
 

@@ -1,4 +1,4 @@
-"""The neighbours of every atom, as a part of a model sees them."""
+"""The neighbours of every atom for a part of a model."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ from mdops.ops.neighbor_rows import NeighborRows
 from mdops.system import System
 from mdops.tracing import is_exported
 
-# A: atoms as near are one, written twice; an image of one is off by the rounding of the cell.
+# A: nearer atoms are one atom, written twice; an image is off by the cell's rounding.
 COINCIDENT = 1e-5
 
 
 class NeighborSpec(NamedTuple):
-    """Which neighbours a part of a model has places for.
+    """The capacity of a part of a model for neighbours.
 
     Attributes:
         cutoff: A.
@@ -31,7 +31,7 @@ class NeighborSpec(NamedTuple):
 
 
 class NeighborReport(NamedTuple):
-    """What the judge of a model's neighbours wants to know (`Potential.check_neighbors`).
+    """The counts that `Potential.check_neighbors` needs.
 
     Attributes:
         within: for each of the model's specs (N, G) int32, neighbours within its cutoff: G is ntypes, or 1 where all
@@ -44,17 +44,17 @@ class NeighborReport(NamedTuple):
 
     @classmethod
     def joined(cls, parts: "Sequence[NeighborReport]") -> "NeighborReport":
-        """Of the atoms of all parts."""
+        """Joins those of parts."""
         within = zip(*(part.within for part in parts), strict=True)
         return cls(tuple(torch.cat(own) for own in within), torch.cat([part.nearest for part in parts]))
 
 
 class NeighborSums(NamedTuple):
-    """Sums over neighbours, which have a graph from here on.
+    """Sums over neighbours; the autograd graph starts here.
 
     Attributes:
-        sums: by which energies are differentiated.
-        forces: of the gradients by these the forces (N, 3) and virials (S, 3, 3), float64.
+        sums: energies are differentiated by them.
+        forces: from the gradients by sums to forces (N, 3) and virials (S, 3, 3), float64.
     """
 
     sums: tuple[torch.Tensor, ...]
@@ -65,7 +65,7 @@ class NeighborSums(NamedTuple):
 class Neighborhood:
     """One row of K slots an atom; rows are sorted by the neighbours' types (ops.md, Conventions).
 
-    Slots may be empty, and neighbours may lie beyond `cutoff` (a list made with a skin): `neighbor_types` says which
+    Slots may be empty, and neighbours may lie beyond `cutoff` (a list made with a skin): `neighbor_types` tells which
     count.
 
     Attributes:
@@ -74,19 +74,19 @@ class Neighborhood:
         images: (N, K) int32, their packed periodic images (`mdops.ops.unpack_images`).
         counts: (N, ntypes) int32, slots of each type.
         displacements: (N, K, 3), A, the compute dtype; energies are differentiated by these.
-        cutoff: A. Of a list that a hybrid descriptor hands to a part it may be longer than the part's own.
+        cutoff: A. In a list that a hybrid descriptor hands to a part it may be longer than the part's own.
         absent_pairs: (ntypes, ntypes) bool, pairs of types that are not neighbours of each other; None: no pairs.
         truncates: whether `select` drops the farthest where there are more neighbours than places.
-        truncates_by_type: of each type alone, then, whatever there is of others, and each part of a hybrid by its own
-            cutoff: as DeePMD-kit's TensorFlow backend.
-        first_derivative_only: whether what is asked for is differentiated at most once, and by the displacements alone:
-            in simulations, where weights are constants.
-        matmul: how accurate products have to be at least then (`Potential.use_matmul`).
-        max_pairs, graph_room: of `NeighborList`.
-        nodes: how many atoms `neighbors` are indices of, where the rows are those of some of them; None: of all.
-        reports: where descriptors put what their ops say of the neighbours, by descriptor.
-        sums: where they put sums over neighbours that make forces of their gradients, by descriptor; None: nowhere, and
-            energies are differentiated by the displacements.
+        truncates_by_type: then, for each type alone, and each part of a hybrid by its own cutoff, like DeePMD-kit's
+            TensorFlow backend.
+        first_derivative_only: whether there is at most one derivative, by the displacements alone: in simulations,
+            where weights are constants.
+        matmul: the least accuracy of products then (`Potential.use_matmul`).
+        max_pairs, graph_room: as in `NeighborList`.
+        nodes: how many atoms `neighbors` can index, if the rows are those of some of them; None: one each row.
+        reports: the neighbour reports of descriptors' ops, by descriptor.
+        sums: their sums over neighbours that turn gradients into forces, by descriptor; None: none, and energies are
+            differentiated by the displacements.
     """
 
     system: System
@@ -145,19 +145,19 @@ class Neighborhood:
 
     @cached_property
     def slot_types(self) -> torch.Tensor:
-        """(N, K) int64: the type of the neighbour in each slot, ntypes where it is empty."""
+        """(N, K) int64: the neighbour's type in each slot, ntypes if it is empty."""
         return _slot_types(self.counts, self.neighbors.shape[1])
 
     @cached_property
     def types_in_cutoff(self) -> torch.Tensor:
-        """(N, K) int64: the type of the neighbour in each slot, ntypes where none is within the cutoff."""
-        # A distance that is NaN counts as near: it must not get lost.
+        """(N, K) int64: the neighbour's type in each slot, ntypes if none is within the cutoff."""
+        # A NaN distance counts as near, so that it is not lost.
         seen = ~(self.squared > self.cutoff**2) & (self.types >= 0)[:, None]
         return torch.where(seen, self.slot_types, self.ntypes)
 
     @cached_property
     def neighbor_types(self) -> torch.Tensor:
-        """(N, K) int64: as `types_in_cutoff`, and ntypes for `absent_pairs`, too."""
+        """(N, K) int64: `types_in_cutoff`, also with ntypes for `absent_pairs`."""
         if self.absent_pairs is None:
             return self.types_in_cutoff
         absent = torch.nn.functional.pad(self.absent_pairs, (0, 1))[
@@ -176,7 +176,7 @@ class Neighborhood:
         return torch.stack([(kinds == t).sum(1) for t in range(self.ntypes)], dim=1).int()
 
     def of_atoms(self, run: slice | torch.Tensor) -> "Neighborhood":
-        """Of these atoms alone, a run or indices of them. `neighbors` are still indices of all."""
+        """Only these atoms, a run or indices. `neighbors` still index all."""
         s, first = self.system, self.first_types.to(self.system.types.dtype)
         own = s.positions[run], s.types[run], s.cell, s.pbc, s.batch[run]
         spins = None if s.spins is None else s.spins[run]
@@ -192,7 +192,7 @@ class Neighborhood:
         )
 
     def with_pairs(self, displacements: torch.Tensor) -> "Neighborhood":
-        """With these pair vectors (N, K, 3), A, for passes of a simulation: see `first_derivative_only`."""
+        """With these pair vectors (N, K, 3), A, for simulation: see `first_derivative_only`."""
         return dataclasses.replace(self, displacements=displacements, first_derivative_only=True)
 
     def within(self, cutoff: float) -> "Neighborhood":
@@ -200,7 +200,7 @@ class Neighborhood:
         return self if cutoff == self.cutoff else dataclasses.replace(self, cutoff=cutoff)
 
     def without(self, absent_pairs: torch.Tensor | None) -> "Neighborhood":
-        """With these pairs of types, (ntypes, ntypes) bool, as no neighbours of each other, too."""
+        """With these pairs of types, (ntypes, ntypes) bool, also absent."""
         if absent_pairs is None:
             return self
         both = absent_pairs if self.absent_pairs is None else self.absent_pairs | absent_pairs
@@ -228,9 +228,9 @@ class Neighborhood:
         )
 
     def select(self, sel: Sequence[int] | None, *, mixed: bool) -> "Neighborhood":
-        """For a part with so many places: where `truncates` says so, what DeePMD-kit keeps: of all neighbours the
-        nearest sum(sel), then of each type the nearest sel_t (but for mixed types); its TensorFlow backend
-        (`truncates_by_type`) of each type the nearest sel_t."""
+        """For a part with this capacity: if `truncates`, keeps the same as DeePMD-kit: of all neighbours the nearest
+        sum(sel), then of each type the nearest sel_t (unless types are mixed); if `truncates_by_type`, like its
+        TensorFlow backend, of each type the nearest sel_t."""
         if not self.truncates or sel is None:
             return self
         counts = self.count(self.types_in_cutoff)
@@ -249,16 +249,16 @@ class Neighborhood:
         return self.kept(keep)
 
     def restrict_to_part(self, part: NeighborSpec, *, mixed: bool) -> "Neighborhood":
-        """What a hybrid descriptor, itself with places for each type or `mixed`, hands to a part of it.
+        """The neighbours that a hybrid, with places for each type or `mixed`, hands to a part.
 
-        Of each type, or of all if the part is mixed, the nearest that it has places for. As in DeePMD-kit its own
-        cutoff does not come into this: neighbours beyond it take places. Unless `truncates` none within it is left out.
+        The nearest of each type, or of all if the part is mixed, up to its capacity. As in DeePMD-kit its own cutoff
+        does not matter: neighbours beyond it take places. Unless `truncates`, none within it is left out.
         """
         if part.sel is None:
             return self
         if self.truncates_by_type:
             return self.within(min(part.cutoff, self.cutoff)).select(part.sel, mixed=part.mixed)
-        # DeePMD-kit sorts by type what is left after pairs were excluded, where a mixed hybrid has a part that is not.
+        # For a part of a mixed hybrid that is not mixed, DeePMD-kit sorts by type after it excludes pairs.
         taken = self.neighbor_types if mixed and not part.mixed else self.types_in_cutoff
         counts, sel = self.count(taken), torch.tensor([*part.sel, 0], device=taken.device)
         fit = (counts.sum(1) <= sum(part.sel)).all() if part.mixed else (counts <= sel[:-1]).all()
@@ -274,11 +274,11 @@ class Neighborhood:
         return self.kept(keep & (taken < self.ntypes))
 
     def _squared_of(self, listed: torch.Tensor) -> torch.Tensor:
-        """Squared distances by which neighbours are ranked: infinite in empty places, NaN first."""
+        """Squared distances for the ranking: infinite in empty places, NaN first."""
         return self.squared.nan_to_num(nan=-1.0).masked_fill(listed == self.ntypes, torch.inf)
 
     def _rank_of_type(self, squared: torch.Tensor) -> torch.Tensor:
-        """(N, K): the place of each value among those of its type."""
+        """(N, K): the rank of each value among those of its type."""
         rank = torch.zeros_like(self.slot_types)
         for t in range(self.ntypes):
             mine = self.slot_types == t
@@ -286,7 +286,7 @@ class Neighborhood:
         return rank
 
     def kept(self, keep: torch.Tensor) -> "Neighborhood":
-        """These slots alone, in rows no longer than needed."""
+        """Only these slots, in rows no longer than needed."""
         width = longest_row(keep)
         order = torch.argsort((~keep).int(), dim=1, stable=True)[:, :width]
         kept = keep.gather(1, order)
@@ -299,9 +299,9 @@ class Neighborhood:
         )
 
     def report(self, specs: Sequence[NeighborSpec]) -> NeighborReport:
-        """What there is within the cutoffs of these specs, of the list that was made."""
+        """The counts within the cutoffs of these specs, from a list."""
         if all(spec.mixed for spec in specs):
-            # One op tells all that is asked of a cutoff.
+            # One op reports all for a cutoff.
             cutoffs = [min(spec.cutoff, self.cutoff) for spec in specs]
             found = {cutoff: self.within(cutoff).found.within[:, None] for cutoff in set(cutoffs)}
             return NeighborReport(tuple(found[cutoff] for cutoff in cutoffs), self.found.nearest)
@@ -319,7 +319,7 @@ class Neighborhood:
 def list_with_type_map(
     neighbors: NeighborList, names: torch.Tensor, ntypes: int, *, reorders: bool
 ) -> NeighborList:
-    """As `Neighborhood.with_type_map`; `reorders`: whether `names` fall anywhere."""
+    """As `Neighborhood.with_type_map`; `reorders`: whether `names` ever decrease."""
     near, images, counts, *_ = neighbors
     if reorders:  # rows are grouped by type
         order = _order_of(_slot_types(counts, near.shape[1]), names, ntypes)
@@ -350,7 +350,7 @@ def _rank(values: torch.Tensor) -> torch.Tensor:
 
 
 def longest_row(chosen: torch.Tensor) -> int:
-    """The most places chosen (N, K) in a row; K in a program, which cannot ask."""
+    """The most places chosen (N, K) in a row; K in a program, which cannot read."""
     if is_exported():
         return chosen.shape[1]
     return int(chosen.sum(1).max()) if len(chosen) else 0

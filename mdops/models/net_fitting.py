@@ -1,4 +1,4 @@
-"""What fittings share that are nets: their options, their inputs, and their nodes in files."""
+"""The base of fittings by nets: their options, their inputs, and their nodes in files."""
 
 import copy
 import dataclasses
@@ -24,7 +24,7 @@ _STREAM = 1  # of random numbers; descriptors have 0
 
 @dataclass(kw_only=True)
 class NetFittingOptions(Options):
-    """What all of these share."""
+    """The common options."""
 
     NEUTRAL: ClassVar[dict[str, Any]] = {"layer_name": None}
 
@@ -59,13 +59,13 @@ class NetFittingOptions(Options):
     tot_ener_zero: bool = key(False, "", where="file", of="training")
 
     def __post_init__(self) -> None:
-        # DeePMD-kit's files say of each layer whether that is trained, and inputs of all of them together.
+        # DeePMD-kit's files have `trainable` for each layer, and inputs one for all.
         if isinstance(self.trainable, list) and len(set(self.trainable)) == 1:
             self.trainable = self.trainable[0]
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any], **others: Any) -> Self:
-        """Without parameters DeePMD-kit does not read their default."""
+        """Without parameters, DeePMD-kit ignores their default."""
         unread = {} if tree["numb_fparam"] else {"default_fparam": None}
         return super().from_tree({**tree, **unread}, **others)
 
@@ -83,7 +83,7 @@ class NetFittingOptions(Options):
 
 @dataclass(kw_only=True)
 class EnergyOptions(NetFittingOptions):
-    """Of nets whose output is an atom's energy."""
+    """The options of nets for atoms' energies."""
 
     atom_ener: list[float | None] = key(
         [], "energies of isolated atoms, for each type", unit="eV", of="types", absent=None
@@ -105,7 +105,7 @@ class Parameters(nn.Module):
     inverse_deviation: torch.Tensor
 
     def __init__(self, name: str, average: torch.Tensor, inverse_deviation: torch.Tensor) -> None:
-        """`name` is "fparam" or "aparam", for messages; the others are (p,), with p 0 if there are none."""
+        """`name` is "fparam" or "aparam", for messages; the others are (p,); p may be 0."""
         super().__init__()
         self.name = name
         self.register_buffer("average", average)
@@ -164,13 +164,13 @@ ARRAYS = {
 
 
 class NetFitting(Fitting):
-    """Numbers of atoms: net_t(D_i, parameters) - [net_t(0, parameters)] + bias_t, and what a kind makes of them.
+    """Outputs of atoms from net_t(D_i, parameters) - [net_t(0, parameters)] + bias_t, as each kind defines.
 
     The net is of the atom's type, or one for all types. The term in brackets is there for the types of which
     `vacuum` is True; the last `types_in_vacuum` numbers of D_i stay in it.
 
     Attributes:
-        bias: (ntypes, W), float64, of the W numbers that the nets give; (ntypes,) where the kind says so.
+        bias: (ntypes, W), float64, for the nets' W outputs; (ntypes,) for some kinds.
     """
 
     VERSION: ClassVar[int] = 4  # of its node
@@ -234,7 +234,7 @@ class NetFitting(Fitting):
 
     @property
     def extra_size(self) -> int:
-        """How many inputs the nets have besides the descriptor."""
+        """The number of the nets' inputs besides features."""
         return self.fparam.size + self.aparam.size + self.case_embedding.shape[0]
 
     def extra_inputs(
@@ -244,7 +244,7 @@ class NetFitting(Fitting):
         fparam: torch.Tensor | None,
         aparam: torch.Tensor | None,
     ) -> torch.Tensor:
-        """(N, extra_size): what the nets see of each atom besides its descriptor; arguments as of
+        """(N, extra_size): the nets' inputs for each atom besides features; arguments as of
         `forward`."""
         atoms = batch.shape[0]
         frame = self.frame_parameters(fparam, systems)
@@ -267,7 +267,7 @@ class NetFitting(Fitting):
 
         Args:
             features: (N, D), a descriptor's.
-            near: whose centres they are of.
+            near: they are of its centres.
             fparam: (S, p) or (p,); aparam: (N, q) or (q,).
             axes: (N, 3, M), where it `needs_axes`.
 
@@ -278,7 +278,7 @@ class NetFitting(Fitting):
         return {self.outputs[0].name: self.answer(values, near, axes)}
 
     def answer(self, values: torch.Tensor, near: Neighborhood, axes: torch.Tensor | None) -> torch.Tensor:
-        """The output of what the nets give, (N, W), float64."""
+        """The output from the nets' (N, W), float64."""
         return values
 
     def net_values(
@@ -301,7 +301,7 @@ class NetFitting(Fitting):
             and features.is_cuda
             and torch.cuda.is_current_stream_capturing()
         ):
-            # Nobody can be asked which atoms are of which type.
+            # The atoms of each type cannot be read.
             for kind in range(len(self.type_map)):
                 own = system.types[:, None] == kind
                 values = torch.where(own, self.of_kind(kind, features, extra), values)
@@ -384,7 +384,7 @@ class NetFitting(Fitting):
 
     @classmethod
     def completed_tree(cls, tree: Tree) -> Tree:
-        """It says of each layer whether that is trained."""
+        """It has `trainable` for each layer."""
         trainable = tree["trainable"]
         if isinstance(trainable, list):
             return tree
@@ -428,7 +428,7 @@ class NetFitting(Fitting):
 
     @staticmethod
     def net_inputs_of_tree(tree: Tree) -> int:
-        """How many inputs the nets of a node of `NODE` have."""
+        """The number of inputs of the nets of such a node."""
         found: int = tree["dim_descrpt"] + tree["numb_fparam"] + tree["dim_case_embd"]
         return found + (0 if tree["use_aparam_as_mask"] else tree["numb_aparam"])
 
@@ -492,7 +492,7 @@ class NetFitting(Fitting):
 
 
 def _beside(features: torch.Tensor, extra: torch.Tensor) -> torch.Tensor:
-    """What a net takes. A model without other inputs is spared copies in each derivative."""
+    """A net's input. Without other inputs, derivatives need no copies."""
     return torch.cat([features, extra], dim=1) if extra.shape[1] else features
 
 
@@ -509,7 +509,7 @@ class AxesFittingOptions(NetFittingOptions):
 
 
 class AxesFitting(NetFitting):
-    """Base of fittings of what turns with the atoms, by the vectors that the descriptor has."""
+    """Base of fittings of vectors and tensors, from the descriptor's vectors."""
 
     needs_axes = True
     LOSS: ClassVar[dict[str, Any]] = {"type": "tensor", "pref": 1, "pref_atomic": 1}

@@ -22,10 +22,8 @@ from mdops.models.standard import ModelOptions
 from mdops.nn.net import array, tensor
 from mdops.options import Most, key
 
-TABLE_FILE = (
-    "pair_table.txt"  # in a definition, where it names the file of a table whose numbers are in the tree
-)
-_DRIFT = 0.1  # how far a row may be from where the first two rows have it, in steps
+TABLE_FILE = "pair_table.txt"  # the file name in a definition, for a table whose numbers are in the tree
+_DRIFT = 0.1  # how far a row may be from its place by the first two rows, in steps
 
 
 @dataclass(kw_only=True)
@@ -77,7 +75,7 @@ class Table:
         rows: (n + 1, 1 + pairs), the distance, A, and the energies of pairs of types i <= j, eV.
         coefficients: (ntypes, ntypes, n, 4), of the cubics of each interval in its x of [0, 1], that of x^3 first.
         first, step: A.
-        last: A, of the table as it was given; `rows` may go on to a longer cutoff.
+        last: A, of the given table; `rows` may go on to a longer cutoff.
     """
 
     rows: np.ndarray
@@ -128,7 +126,7 @@ class PairTable(AtomicModel):
         self.first, self.step, self.last = table.first, table.step, table.last
         self.register_buffer("rows", tensor(table.rows, torch.float64))
         self.register_buffer("coefficients", tensor(table.coefficients, torch.float64))
-        # It has no weights that would tell the compute dtype. Energies of close pairs are large: they are float64.
+        # It has no weights with a compute dtype. Energies of close pairs are large: they are float64.
         self.register_buffer("precision", torch.empty(0, dtype=dtype), persistent=False)
 
     @property
@@ -153,7 +151,7 @@ class PairTable(AtomicModel):
 
     @property
     def counted_coefficients(self) -> torch.Tensor:
-        """In float64, 0 of pairs of which the first type, their centre's, has no energy."""
+        """In float64, 0 for pairs whose first type, the centre's, has no energy."""
         return self.coefficients.double() * self.has_energy[:, None, None, None]
 
     def atomic_outputs(
@@ -163,7 +161,7 @@ class PairTable(AtomicModel):
         near = near.select((self.options.sel,), mixed=True)
         seen = near.neighbor_types != self.ntypes
         squared = near.displacements.to(self.coefficients.dtype).square().sum(-1)
-        # Slots without a neighbour have a distance that is in the table, so that they add no NaN to gradients.
+        # Slots without a neighbour get a distance in the table, so that they add no NaN to gradients.
         r = torch.where(seen, squared, (self.first + self.step) ** 2).sqrt()
         energies = self.pair_energies(near.centers[:, None], near.neighbor_types.masked_fill(~seen, 0), r)
         return {"energy": 0.5 * torch.where(seen, energies, 0.0).sum(1).double()}
@@ -252,8 +250,8 @@ class PairTable(AtomicModel):
 def read_table(path: str | os.PathLike[str], cutoff: float, ntypes: int) -> Table:
     """The table of a text file: rows of a distance, A, and energies of the pairs of types 0-0, 0-1, ..., 1-1, ..., eV.
 
-    Rows have the same step. A table that ends before the cutoff goes on as DeePMD-kit has it: with zeros if it ends
-    with zeros, else with a cubic that comes to zero there.
+    Rows have the same step. A table that ends before the cutoff is extended as in DeePMD-kit: with zeros if it ends
+    with zeros, else with a cubic that is zero there.
 
     Raises ConfigError, which names the file and the line. Warns where energies are not zero at the cutoff.
     """
@@ -311,7 +309,7 @@ def _row(place: str, words: list[str], columns: int, ntypes: int) -> list[float]
 def _to_cutoff(
     path: str | os.PathLike[str], rows: np.ndarray, last: float, step: float, cutoff: float
 ) -> np.ndarray:
-    """The rows, up to the first at or beyond the cutoff where they end before it."""
+    """The rows, extended to the first at or beyond the cutoff if they are too few."""
     at_cutoff = int(np.ceil(cutoff / step - rows[0, 0] / step))  # the row there
     missing = at_cutoff - (len(rows) - 1)
     ends_with_zeros = not rows[-1, 1:].any()
@@ -336,10 +334,10 @@ def _to_cutoff(
             "goes on from there to zero",
             stacklevel=3,
         )
-        # DeePMD-kit's: with two rows or more to go the cubic ends at the last but one, which then ends the table.
+        # As in DeePMD-kit: if two rows or more are missing, the cubic and the table end at the last but one.
         more = more if more[-1, 0] / step - last / step < 2 else more[:-1]
         x = ((more[:, 0] - last) / (more[-1, 0] - last))[:, None]
-        # It takes the difference of the last two rows, not that over the step, for the slope there.
+        # Its slope there is the difference of the last two rows, not divided by the step.
         slope = (rows[-1, 1:] - rows[-2, 1:]) * (more[-1, 0] - last)
         more[:, 1:] = (1 - x) ** 2 * ((1 + 2 * x) * rows[-1, 1:] + x * slope)
     return np.concatenate([rows, more])

@@ -56,7 +56,7 @@ class PairwiseOptions(ModelOptions):
         super().check(place, type_map)
         for name in _PARTS:
             self._check_part(getattr(self, name), f"{place}.{name}", type_map)
-            # From here on the parts say themselves what `type_embedding` means for them, as those of files do.
+            # From here on the parts state the effect of `type_embedding` themselves, as in files.
             setattr(self, name, of_tensorflow(getattr(self, name), self.type_embedding))
 
     def _check_part(self, part: StandardOptions, place: str, type_map: Sequence[str]) -> None:
@@ -93,11 +93,11 @@ class PairwiseOptions(ModelOptions):
 
 @register
 class PairwiseModel(Blend):
-    """E = E_0(quantum region) + sum over residues l of E_1(quantum region and l), each of these atoms alone.
+    """E = E_0(quantum region) + sum over residues l of E_1(quantum region and l), each of only these atoms.
 
     The only atomic parameter of an atom is the number of its residue, 0 in the quantum region; atoms of residue -1
-    are left out. `models` has both parts, whose energies are sums over atoms: an atom of the quantum region has one of
-    E_0 and one of each residue. Nothing is periodic. The parts share their embedding of types.
+    are left out. `models` has both parts, whose energies are sums over atoms: an atom of the quantum region has one
+    from E_0 and one from each residue. Nothing is periodic. The parts share their type embedding.
     """
 
     Options = PairwiseOptions
@@ -123,7 +123,7 @@ class PairwiseModel(Blend):
 
     @property
     def mixed_types(self) -> bool:
-        return False  # it is no part of another blend, which would hand it neighbours without their residues
+        return False  # it cannot be part of another blend, which would drop the residues
 
     parameter_sizes = {"fparam": 0, "aparam": 1}  # noqa: RUF012
     default_parameters: set[str] = set()  # noqa: RUF012
@@ -150,11 +150,11 @@ class PairwiseModel(Blend):
             own = seen.kept(mine & (seen.slot_types < seen.ntypes))
             self._check_places(i, own, rows)
             energy = energy.index_add(0, rows, self.models[i](own)["atom_energy"])
-        # Atoms that are left out have none of a fine-tuning's shift either.
+        # Atoms that are left out also get no shift from fine-tuning.
         return {"energy": torch.where(groups < 0, -self.out_bias[near.centers], energy)}
 
     def _check_places(self, i: int, own: Neighborhood, rows: torch.Tensor) -> None:
-        """Raises InputError for an atom with more neighbours of its own than places: DeePMD-kit drops the farthest."""
+        """Raises InputError for an atom with more own neighbours than places: DeePMD-kit drops the farthest."""
         part = self.models[i]
         (spec,) = part.neighbors
         counts = (own.within(part.cutoff).types_in_cutoff < own.ntypes).sum(1)
@@ -193,7 +193,7 @@ class PairwiseModel(Blend):
 
     def set_trained(self) -> None:
         super().set_trained()
-        for part in self.models:  # whatever the descriptors are
+        for part in self.models:  # for any descriptors
             part.descriptors[0].type_embedding.requires_grad_(True)
 
 
@@ -228,13 +228,13 @@ def _groups(near: Neighborhood, aparam: torch.Tensor | None) -> torch.Tensor:
 
 
 def _quantum(groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Atoms and the group of each: the quantum region alone."""
+    """Atoms and their groups: the quantum region alone."""
     rows = (groups == 0).nonzero()[:, 0]
     return rows, torch.zeros_like(rows)
 
 
 def _with_residues(groups: torch.Tensor, near: Neighborhood) -> tuple[torch.Tensor, torch.Tensor]:
-    """Those of each residue, and of the quantum region once for each residue of its system."""
+    """Those of each residue, with the quantum region once for each residue of its system."""
     batch, own = near.system.batch.long(), (groups > 0).nonzero()[:, 0]
     quantum = (groups == 0).nonzero()[:, 0]
     of_system = batch.new_zeros(int(groups.max().clamp(min=0)) + 1 if len(groups) else 1)

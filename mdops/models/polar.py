@@ -39,14 +39,14 @@ class PolarFittingOptions(AxesFittingOptions):
 
 @register
 class PolarFitting(AxesFitting):
-    """Polarizabilities of atoms: s_t (T_i P_i T_i^T + c_t), of the M vectors T_i (3, M) that the descriptor has.
+    """Polarizabilities of atoms: s_t (T_i P_i T_i^T + c_t), with the descriptor's M vectors T_i (3, M).
 
-    P_i is the symmetric part of what the net gives, or a diagonal matrix of it (`fit_diag`); c_t a number of the type,
-    on the diagonal, which counts with `shift_diag`.
+    P_i is the symmetric part of the net's output, or a diagonal matrix of it (`fit_diag`); c_t is a constant of the
+    type, added to the diagonal with `shift_diag`.
 
     Attributes:
         scale: (ntypes,) float64, s.
-        constant: (ntypes,) float64, c but for the part that is in the model's `out_bias`.
+        constant: (ntypes,) float64, c without the part in the model's `out_bias`.
     """
 
     Options = PolarFittingOptions

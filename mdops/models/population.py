@@ -39,5 +39,5 @@ class PopulationFitting(InvariantFitting):
     def with_statistics(
         self, value: torch.Tensor, kinds: torch.Tensor, bias: torch.Tensor, std: torch.Tensor
     ) -> torch.Tensor:
-        """As they are: DeePMD-kit adds no averages here."""
+        """Unchanged: DeePMD-kit adds no averages here."""
         return value

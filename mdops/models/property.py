@@ -1,4 +1,4 @@
-"""The fitting "property": a net from a descriptor to numbers of an atom; the system has their sum or mean."""
+"""The fitting "property": a net from a descriptor to values of an atom; the system has their sum or mean."""
 
 import dataclasses
 from dataclasses import dataclass

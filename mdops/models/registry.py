@@ -1,4 +1,4 @@
-"""The kinds of models, descriptors and fittings that there are, by their names in model files and training inputs."""
+"""The known kinds of models, descriptors and fittings, by their names in model files and training inputs."""
 
 import importlib
 import importlib.util
@@ -19,7 +19,7 @@ from mdops.options import MORE_KINDS, Options
 
 K = TypeVar("K", bound=type)
 
-# What a section without a type is of, as in DeePMD-kit.
+# The kind of sections without type, as in DeePMD-kit.
 DEFAULT_DESCRIPTOR, DEFAULT_FITTING = "se_e2_a", "ener"
 
 _SORTS = ("model", "descriptor", "fitting")
@@ -27,7 +27,7 @@ _KINDS: dict[str, dict[str, Any]] = {sort: {} for sort in _SORTS}
 
 
 def register(kind: K) -> K:
-    """Makes a kind known by the names of its options; a decorator of its class. The last of a name counts."""
+    """Registers a kind by the names of its options; a class decorator. The last of a name counts."""
     options: type[Options] = getattr(kind, "Options")  # noqa: B009  (of any of the three sorts)
     filed: tuple[str, ...] = getattr(kind, "FILED", ())
     for name in dict.fromkeys((options.KIND, *options.NAMES, *filed)):
@@ -63,14 +63,14 @@ def _load_others() -> None:
 
 def load_kinds(name: str) -> None:
     """Imports a Python file, or a module by its name, that registers kinds. Raises InputError if that fails; then
-    nothing of it is known."""
+    none are registered."""
     if not name.endswith(".py"):
         _imported(name, lambda: importlib.import_module(name))
         return
     path = Path(name).resolve()
     if any(getattr(module, "__file__", None) == str(path) for module in list(sys.modules.values())):
         return
-    # A name of its own: a file may be called as a module that is there, fractions.py.
+    # A unique name: the file's may be that of a module, such as fractions.py.
     own = f"mdops_kinds_{path.stem}_{sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(own, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -91,7 +91,7 @@ def _imported(name: str, load: Callable[[], Any]) -> None:
         _KINDS.update(before)
         if isinstance(error, InputError) or not isinstance(error, Exception):
             raise
-        # The file is anybody's, and may fail in any way.
+        # The user's file may fail in any way.
         raise InputError(f"kinds of models in {name}: {type(error).__name__}: {error}") from error
 
 
@@ -101,7 +101,7 @@ def options(sort: str) -> dict[str, type[Options]]:
 
 
 def find(sort: str, name: Any) -> Any:
-    """The class of that name. Raises UnsupportedModelError, which tells what there is."""
+    """The class of that name. Raises UnsupportedModelError, which lists the kinds."""
     if name not in kinds(sort):
         known = ", ".join(dict.fromkeys(kind.Options.KIND for kind in _KINDS[sort].values()))
         what = f"a {name} model" if sort == "model" else f"the {sort} {name}"
@@ -111,13 +111,13 @@ def find(sort: str, name: Any) -> Any:
 
 
 def outputs_of(model: Options) -> tuple[Output, ...]:
-    """What a model with these options answers."""
+    """The outputs of a model with these options."""
     found: tuple[Output, ...] = find("model", model.KIND).outputs_of(model)
     return found
 
 
 def definition(sort: str, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What an input says to make a part of that sort with the options of a node
+    """The input's section for a part of that sort with the options of a node
     (`ModelComponent.definition_of_tree`)."""
     bases: dict[str, Any] = {"model": AtomicModel, "descriptor": Descriptor, "fitting": Fitting}
     found: dict[str, Any] = (known(sort, tree) or bases[sort]).definition_of_tree(tree)
@@ -131,7 +131,7 @@ def of_node(node: Mapping[str, Any]) -> Any:
 
 
 def known(sort: str, tree: Mapping[str, Any]) -> Any:
-    """The class of a node, if it has said what such nodes hold (`ModelComponent.NODE`); None otherwise."""
+    """The class of a node, if it defines their keys (`ModelComponent.NODE`); None otherwise."""
     name = tree.get("type")
     kind = kinds(sort).get(name) if isinstance(name, str) else None
     has_node = (
@@ -142,8 +142,8 @@ def known(sort: str, tree: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=1)
 def nodes() -> Mapping[str, Node]:
-    """All that is known of nodes, by "@class" and "type" joined by a space, by "@class" alone, or by the key that holds
-    them (`ModelComponent.NODES`)."""
+    """All known nodes, by "@class" and "type" joined by a space, by "@class" alone, or by the key that holds them
+    (`ModelComponent.NODES`)."""
     found = dict(NODES)
     for sort in _SORTS:
         for kind in dict.fromkeys(kinds(sort).values()):
@@ -156,7 +156,7 @@ def nodes() -> Mapping[str, Node]:
 
 
 def model_name(section: Mapping[str, Any], name: str) -> str:
-    """The kind of model that the section `model` of a training input means: its `type`, unless another key tells."""
+    """The kind of model of a training input's section `model`: its `type`, unless another key defines it."""
     for kind in dict.fromkeys(_KINDS["model"].values()):
         if name == "standard" and section.get(getattr(kind.Options, "MARK", "")) is not None:
             return kind.Options.NAMES[0]

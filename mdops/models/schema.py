@@ -74,7 +74,7 @@ def one_of(*words: str) -> Check:
 
 REQUIRED: Any = object()
 NETWORK_TYPES = ("network", "embedding_network", "fitting_network", "sezm_fitting_network")
-# Names of a precision that DeePMD-kit takes as another's; nets may also be bfloat16.
+# DeePMD-kit's other names of precisions; nets may also be bfloat16.
 PRECISIONS = {
     "default": "float64",
     "double": "float64",
@@ -86,11 +86,11 @@ Keys = dict[str, tuple[Check, Any]]
 
 
 class Node(NamedTuple):
-    """What stands in a node.
+    """The keys of a node.
 
     Attributes:
-        keys: with the check of each value, and its default or REQUIRED.
-        arrays: those of its "@variables", with whether they must be there; None: it has none, or any.
+        keys: each with the check of its value, and its default or REQUIRED.
+        arrays: those of "@variables", and whether they are required; None: it has none, or any.
     """
 
     keys: Keys
@@ -111,7 +111,7 @@ _NET: Keys = {
     "layers": (list_of(node), REQUIRED),
 }
 
-# What the nodes of descriptors of the environment matrix, and of models, have beside their options.
+# The keys of nodes of environment-matrix descriptors, and of models, besides their options.
 DESCRIPTOR: Keys = {
     "embeddings": part,
     "env_mat": (optional(node), None),
@@ -120,7 +120,7 @@ DESCRIPTOR: Keys = {
     "compress": (anything, None),
     "@variables": part,
 }
-SPIN: Keys = {"spin": (anything, None)}  # DeePMD-kit takes the key of some descriptors alone
+SPIN: Keys = {"spin": (anything, None)}  # DeePMD-kit accepts it for some descriptors alone
 STATISTICS = {"davg": True, "dstd": True}
 MODEL: Keys = {
     "type_map": (list_of(text), REQUIRED),
@@ -196,7 +196,7 @@ def keys_of(options: type[Options]) -> Keys:
     for field in options.keys("file"):
         metadata, absent = field.metadata, field.metadata["absent"]
         check = _check_of(metadata["saved"] or hints[field.name], metadata)
-        if field.name == "precision":  # files may have more of them
+        if field.name == "precision":  # files may have others
             check = precision[0]
         missing = absent is ... or absent is dataclasses.MISSING
         keys[field.name] = (optional(check) if absent is None else check, REQUIRED if missing else absent)
@@ -204,7 +204,7 @@ def keys_of(options: type[Options]) -> Keys:
 
 
 def _check_of(hint: Any, metadata: Mapping[str, Any]) -> Check:
-    """What a type hint, with the range and the choices of its field, says of a value."""
+    """The check of a value by a type hint and its field's range and choices."""
     inner = typing.get_args(hint)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return either(*(_check_of(one, metadata) for one in inner))
@@ -237,8 +237,8 @@ def _in_range(check: Check, metadata: Mapping[str, Any]) -> Check:
     )
 
 
-# What may stand below a node of known kind without being of known kind: models, descriptors and fittings that mdops
-# does not read (their users refuse them by name), values that only training looks at, and options that a part says once
-# more (`ModelComponent.check_tree` looks at them).
+# What a node of known kind may hold without being of known kind: models, descriptors and fittings that mdops does not
+# read (their users refuse them by name), values that only training reads, and options that a part repeats
+# (`ModelComponent.check_tree` reads them).
 OPEN_CLASSES = ("Model", "Descriptor", "Fitting")
 OPEN_KEYS = ("preset_out_bias", "spin", "layer_name", "compress", "config")

@@ -1,4 +1,4 @@
-"""The descriptor se_a_mask: se_e2_a of all pairs of a cluster, some of whose atoms are not there."""
+"""The descriptor se_a_mask: se_e2_a of all pairs of a cluster, with some atoms masked."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ class SeAMaskOptions(SeE2AOptions):
 
 @register
 class SeAMask(SeE2A):
-    """That of se_e2_a without a cutoff and without statistics: R_j = (1/r, x/r^2, y/r^2, z/r^2) of every other atom.
+    """se_e2_a without a cutoff and without statistics: R_j = (1/r, x/r^2, y/r^2, z/r^2) of every other atom.
 
-    The atomic parameter `aparam` is a mask: atoms of which it is 0 are no neighbours, and have none. They have the
-    energy of an atom alone, and no force.
+    The atomic parameter `aparam` is a mask: atoms with 0 are no neighbours, and have none. They have the energy of
+    an atom alone, and no force.
     """
 
     Options: ClassVar[type[SeE2AOptions]] = SeAMaskOptions
@@ -49,5 +49,5 @@ class SeAMask(SeE2A):
 
     @classmethod
     def file_of_tree(cls, tree: Tree) -> Tree:
-        """DeePMD-kit's files have the kind in TensorFlow's graphs alone; se_e2_a with this cutoff has its numbers."""
+        """Only DeePMD-kit's TensorFlow graphs have this kind; se_e2_a with this cutoff gives the same."""
         return {**tree, "type": SeE2AOptions.KIND}

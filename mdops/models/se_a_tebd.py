@@ -1,5 +1,5 @@
-"""The descriptors se_e2_a_tebd and se_a_ebd_v2: se_e2_a whose nets take the types as embeddings, as DeePMD-kit's
-TensorFlow backend has them in a model with a section type_embedding."""
+"""The descriptors se_e2_a_tebd and se_a_ebd_v2: se_e2_a with nets of type embeddings, as in models of DeePMD-kit's
+TensorFlow backend with a section type_embedding."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -61,8 +61,8 @@ class SeATebd(TypedMomentDescriptor):
     """D_i = [T^T T_<, the type embedding of i], from T_i = (1/N_sel) sum_t sum_{j in t} R_j (x) net(s_j, types).
 
     The types are their embeddings: that of the neighbour and, unless `type_one_side`, that of the centre. Neighbours of
-    each type have places of their own. Absent ones count as in se_e2_a, with the type of their place, but for those of
-    `exclude_types`, whose rows are zero.
+    each type have places of their own. Absent ones count as in se_e2_a, with the type of their place, except those of
+    `exclude_types`: their rows are zero.
     """
 
     OWN = "its nets take types as those of the TensorFlow backend alone (type_embedding)"
@@ -82,7 +82,7 @@ class SeATebd(TypedMomentDescriptor):
 
     @property
     def is_sum(self) -> bool:
-        # What absent neighbours add is no function of types where these have a net of their own.
+        # If types have their own net, terms of absent neighbours do not depend on types.
         return not (self.options.strips_types and self.has_mean())
 
     def functions(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
@@ -96,7 +96,7 @@ class SeATebd(TypedMomentDescriptor):
         rows, kinds = environment(self, near), near.neighbor_types
         kinds = kinds.masked_fill(self.excludes(near), self.ntypes)
         index = torch.arange(self.ntypes, device=kinds.device)
-        pairs = F.pad(self._pairs(index), (0, 0, 0, 1))  # and of empty places
+        pairs = F.pad(self._pairs(index), (0, 0, 0, 1))  # for empty places
         g = self._nets(rows[..., :1], pairs[near.centers[:, None], kinds])
         g = g.masked_fill((kinds == self.ntypes)[..., None], 0.0)
         t = rows.transpose(1, 2) @ g
@@ -108,7 +108,7 @@ class SeATebd(TypedMomentDescriptor):
         return t / self.slots
 
     def _absent(self) -> torch.Tensor:
-        """(ntypes, ntypes, M): what an absent neighbour adds to the first row of T, for each centre and place."""
+        """(ntypes, ntypes, M): an absent neighbour's term in the first row of T, for each centre and place."""
         n, index = self.ntypes, torch.arange(self.ntypes, device=self.mean.device)
         s = (-self.mean / self.std[:, 0])[:, None, None].expand(n, n, 1)
         pairs = self._pairs(index)
@@ -117,8 +117,8 @@ class SeATebd(TypedMomentDescriptor):
         return s * self._nets(s, pairs)
 
     def _pairs(self, index: torch.Tensor, absent: bool = False) -> torch.Tensor:
-        """(n, n, W): what the net takes, or is multiplied by less 1, for each centre and neighbour of these types; with
-        `absent` there is one neighbour more, which has no type."""
+        """(n, n, W): the net's input, or its factor minus 1, for each centre and neighbour of these types; with
+        `absent` there is one more neighbour, without a type."""
         types, n = F.embedding(index, self.type_embedding()), len(index)
         if isinstance(self.type_nets, TypePairs):
             known = F.pad(index, (0, 1), value=self.ntypes) if absent else index
@@ -130,7 +130,7 @@ class SeATebd(TypedMomentDescriptor):
         return inputs if self.type_nets is None else self.type_nets.net()(inputs)
 
     def _nets(self, s: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
-        """g (..., M), of what the nets take for s (..., 1), and of `_pairs` (..., W)."""
+        """g (..., M), from the nets' input for s (..., 1) and `_pairs` (..., W)."""
         if self.type_nets is None:
             return self.embeddings.net()(torch.cat([s, pairs.expand(*s.shape[:-1], -1)], -1))
         g: torch.Tensor = self.embeddings.net()(s)

@@ -15,7 +15,7 @@ from mdops.models.registry import register
 from mdops.nn.net import Net
 from mdops.options import key
 
-# What stands for no cutoff, A: farther than atoms are, and over more periodic images than a neighbour list has.
+# Stands for no cutoff, A: larger than any distance, with more periodic images than a neighbour list has.
 NO_CUTOFF = 1e6
 
 
@@ -31,7 +31,7 @@ class SeE2AOptions(EnvironmentOptions):
 
     @classmethod
     def with_types(cls, section: Mapping[str, Any], width: int, place: str, kinds: Mapping[str, type]) -> Any:
-        """With types as numbers of its nets it is a kind of its own (mdops/models/se_a_tebd.py)."""
+        """With types as inputs of its nets it is another kind (mdops/models/se_a_tebd.py)."""
         return {**section, "type": "se_e2_a_tebd", "tebd_dim": width}
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
@@ -79,7 +79,7 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
     def moments(self, near: Neighborhood) -> torch.Tensor:
         """T (N, 4, M)."""
         rows = environment(self, near)
-        # Rows of `excluded` pairs are zero, and what they are multiplied with does not matter.
+        # Rows of `excluded` pairs are zero; their factor does not matter.
         excluded = self.excludes(near)
         kinds = near.neighbor_types.masked_fill(excluded, self.ntypes)
         g = embed(self.embeddings, rows[..., 0], kinds, near.centers)
@@ -87,7 +87,7 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
         return rows.transpose(1, 2) @ g / self.slots + self.padding(absent, near.types)
 
     def padding(self, absent: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        """(N, 4, M): what absent neighbours, (N, ntypes) of them, add to T of centres of `types` (N,)."""
+        """(N, 4, M): the terms of (N, ntypes) absent neighbours in T of centres of `types` (N,)."""
         s = -self.mean / self.std[:, 0]
         kinds = range(self.ntypes)
         one = torch.stack(
@@ -101,7 +101,7 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
 
     @classmethod
     def tree_of_file(cls, tree: Tree) -> Tree:
-        """Without a cutoff it is a kind of its own (mdops/models/se_a_mask.py)."""
+        """Without a cutoff it is another kind (mdops/models/se_a_mask.py)."""
         return {**tree, "type": "se_a_mask"} if tree.get("rcut") == NO_CUTOFF else tree
 
     def summary(self) -> dict[str, str]:

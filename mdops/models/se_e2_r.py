@@ -18,7 +18,7 @@ from mdops.options import key
 class SeE2ROptions(EnvironmentOptions):
     KIND = "se_r"
     NAMES = ("se_e2_r", "se_r")
-    # DeePMD-kit trains nets by the neighbour's type alone, whatever is said; only its TensorFlow backend has others.
+    # DeePMD-kit always trains nets by the neighbour's type alone; only its TensorFlow backend has others.
     IGNORED: ClassVar[tuple[str, ...]] = ("type_one_side",)
 
     type_one_side: bool = key(
@@ -35,8 +35,8 @@ class SeE2R(TypedDescriptor, MomentDescriptor):
     """D_i = 1/(5 N_sel) sum_t sum_{j in t} G_ct(s_j), (M,).
 
     s_j is the first entry of the normalised row of neighbour j, t its type, c that of the centre. Of DeePMD-kit's N_sel
-    places those without a neighbour have s = (0 - mean)/std, and neighbours of pairs in `exclude_types` s = 0: all are
-    in the sum.
+    places, those without a neighbour have s = (0 - mean)/std, and excluded pairs (`exclude_types`) s = 0: all are in
+    the sum.
     Source: Zhang et al., NeurIPS 2018 (arXiv:1805.09003), without the angles.
 
     Attributes:

@@ -28,8 +28,8 @@ class SeE3Options(EnvironmentOptions):
 class SeE3(AngleDescriptor, TypedDescriptor):
     """D_i = sum_{t <= u} 1/(sel_t sel_u) sum_{j in t} sum_{l in u} theta_jl G_tu(theta_jl), (M,).
 
-    theta_jl = R_j . R_l, of the x, y and z alone of the normalised rows of the neighbours j and l (j = l, too); t and u
-    are types. Places without a neighbour and pairs in `exclude_types` have rows of zeros, and so add nothing.
+    theta_jl = R_j . R_l, of only x, y and z of the normalised rows of the neighbours j and l (also j = l); t and u are
+    types. Places without a neighbour and pairs in `exclude_types` have rows of zeros, and add nothing.
     Source: Wang et al., Nucl. Fusion 62, 126013 (2022).
 
     Attributes:
@@ -48,7 +48,7 @@ class SeE3(AngleDescriptor, TypedDescriptor):
         return [name for net in self.embeddings.nets for name in net.activations]
 
     def functions(self, theta: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        # No need to ask a GPU where all are there.
+        # If all are there, no read from a GPU.
         kinds = range(self.ntypes) if len(types) == self.ntypes else types.tolist()
         of_pairs = [
             self.embeddings.net(t, u)(theta[:, None]) / max(self.sel[t] * self.sel[u], 1)
@@ -73,7 +73,7 @@ class SeE3(AngleDescriptor, TypedDescriptor):
                 theta = (left @ right.mT).flatten(1)
                 weight = theta.new_full((), 1 / max(self.sel[t] * self.sel[u], 1))  # no places, no neighbours
                 if t == u:
-                    # theta is symmetric: every pair off the diagonal is there twice.
+                    # theta is symmetric: pairs off the diagonal occur twice.
                     j, m = torch.triu_indices(left.shape[1], left.shape[1], device=theta.device)
                     theta, weight = theta[:, j * left.shape[1] + m], weight * (2 - (j == m).to(theta.dtype))
                 g = self.embeddings.net(t, u)(theta[..., None])

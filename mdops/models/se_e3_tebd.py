@@ -48,10 +48,10 @@ class SeE3TebdOptions(MixedTypesOptions):
 class SeE3Tebd(TypedNets, AngleDescriptor):
     """D_i = 1/N_sel^2 sum_jl theta_jl G_jl, (M,), and the centre's type embedding beside it if `concat_output_tebd`.
 
-    theta_jl = R_j . R_l, of the x, y and z alone of the normalised rows of the neighbours j and l (j = l, too).
-    G_jl = G(theta_jl, e_j, e_l), e being type embeddings; or, where types are stripped, G(theta_jl) (1 + H(e_j, e_l)),
-    with H w_j w_l in the place of H if `smooth`, w being the switch. Places without a neighbour and pairs in
-    `exclude_types` have rows of zeros, and so add nothing.
+    theta_jl = R_j . R_l, of only x, y and z of the normalised rows of the neighbours j and l (also j = l).
+    G_jl = G(theta_jl, e_j, e_l), e being type embeddings; or, with stripped types, G(theta_jl) (1 + H(e_j, e_l)),
+    with H w_j w_l in place of H if `smooth`, with the switch w. Places without a neighbour and pairs in
+    `exclude_types` have rows of zeros, and add nothing.
 
     Attributes:
         embeddings: G; type_nets: H, or None.
@@ -86,11 +86,11 @@ class SeE3Tebd(TypedNets, AngleDescriptor):
         return self.options.strips_types and self.options.smooth
 
     def functions(self, theta: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        """Of two types each pair counts once there, and in both orders here."""
+        """Each pair of two types counts once there, and in both orders here."""
         n, e = len(types), self.type_embedding()[types]
         u, t = torch.tril_indices(n, n, device=types.device)
         orders = [(e[t], e[u]), (e[u], e[t])]
-        once = (0.5 * (1 + (t != u)).to(theta))[:, None, None]  # of the mean of both orders, twice
+        once = (0.5 * (1 + (t != u)).to(theta))[:, None, None]  # twice the mean of both orders
         if self.type_nets is None:
             places = theta[None, :, None].expand(len(t), -1, -1)
 
@@ -117,7 +117,7 @@ class SeE3Tebd(TypedNets, AngleDescriptor):
         return in_chunks(of_atoms, near.types.shape[0], numbers)
 
     def _of_atoms(self, found: Directions, types: torch.Tensor) -> torch.Tensor:
-        """D (n, M), without the centre's type, from the neighbours and the embedding of the types."""
+        """D (n, M), without the centre's type, from the neighbours and the type embedding."""
         theta, kinds = found.rows @ found.rows.mT, found.kinds
         n, count, _ = theta.shape
         padded = F.pad(types, (0, 0, 0, 1))
@@ -139,7 +139,7 @@ class SeE3Tebd(TypedNets, AngleDescriptor):
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "SeE3Tebd":
         cls.refuse_unsupported(tree)
-        bias = bool(tree["type_embedding"]["use_tebd_bias"])  # stands there alone
+        bias = bool(tree["type_embedding"]["use_tebd_bias"])  # only there
         options = SeE3TebdOptions.from_tree(tree, use_tebd_bias=bias)
         nets = nets_of_tree(tree, options, type_map, dtype)
         return cls(options, type_map, *cls.statistics_of_tree(tree, dtype), nets)

@@ -1,4 +1,4 @@
-"""Whether the arrays of nets and lists of types in a serialised model fit each other and the options beside them."""
+"""Checks that arrays of nets and lists of types in a serialised model fit each other and the options."""
 
 from typing import Any
 
@@ -12,25 +12,25 @@ Tree = dict[str, Any]
 
 
 def check_types(types: list[int], ntypes: int, place: str) -> None:
-    """Raises ModelFileError for a type that there is not."""
+    """Raises ModelFileError for an unknown type."""
     if any(t >= ntypes for t in types):
         raise ModelFileError(f"{place} names a type beyond the {ntypes} of the type map: {types}")
 
 
 def check_pairs(pairs: list[list[int]], ntypes: int, place: str) -> None:
-    """Raises ModelFileError for a pair of types of which there is not one."""
+    """Raises ModelFileError for a pair with an unknown type."""
     for pair in pairs:
         check_types(pair, ntypes, place)
 
 
 def require_same(found: Any, wanted: Any, place: str) -> None:
-    """Raises ModelFileError, naming the place, unless what was found is what the rest of the model says."""
+    """Raises ModelFileError, naming the place, unless what was found matches the rest of the model."""
     if found != wanted:
         raise ModelFileError(f"{place} is {found}, and by the rest of the model it should be {wanted}")
 
 
 def check_options(options: Options, tree: Tree, type_map: list[str], place: str) -> None:
-    """Raises ModelFileError where the options of a descriptor's node, or its types, do not go together."""
+    """Raises ModelFileError if a descriptor node's options, or its types, do not fit each other."""
     try:
         options.check(place, type_map)
     except ConfigError as error:
@@ -39,7 +39,7 @@ def check_options(options: Options, tree: Tree, type_map: list[str], place: str)
 
 
 def check_type_map(tree: Tree, type_map: list[str], place: str) -> None:
-    """Raises ModelFileError where the types of a descriptor's node, or of its type embedding, are not the model's."""
+    """Raises ModelFileError if the types of a descriptor's node, or of its type embedding, are not the model's."""
     for part in (tree, tree.get("type_embedding", tree)):
         if part["type_map"] is not None:
             require_same(part["type_map"], type_map, f"the type_map of {place}")
@@ -47,7 +47,7 @@ def check_type_map(tree: Tree, type_map: list[str], place: str) -> None:
 
 
 def check_collection(nets: Tree, options: Tree, ndim: int, ntypes: int, place: str) -> None:
-    """Nets by so many types each; `options` is the node whose neuron, resnet_dt and activation they repeat. Raises
+    """Checks nets by so many types each, which repeat neuron, resnet_dt and activation of the node `options`. Raises
     ModelFileError."""
     if "networks" not in nets:
         raise ModelFileError(f"{place} is no collection of nets")
@@ -57,7 +57,7 @@ def check_collection(nets: Tree, options: Tree, ndim: int, ntypes: int, place: s
         if net is not None:
             at = f"{place}.networks[{i}]"
             for key in ("resnet_dt", "activation_function"):
-                # Where there are no hidden layers, no function is used.
+                # Without hidden layers, no function is used.
                 if key in net and (key != "activation_function" or options["neuron"]):
                     require_same(net[key], options[key], f"{at}.{key}")
             if net.get("@class") == TabulatedNet.CLASS:
@@ -105,7 +105,7 @@ def check_layer(layer: Tree, width_in: int, width_out: int, place: str) -> None:
 
 
 def check_product(layer: Tree, inputs: int, outputs: int, place: str) -> None:
-    """Raises ModelFileError unless the layer is a product of that shape and no more."""
+    """Raises ModelFileError unless the layer is only a product of that shape."""
     check_layer(layer, inputs, outputs, place)
     require_same(layer["use_timestep"], False, f"{place}.use_timestep")
     if layer["resnet"] and outputs in (inputs, 2 * inputs):
@@ -115,7 +115,7 @@ def check_product(layer: Tree, inputs: int, outputs: int, place: str) -> None:
 
 
 def check_residuals(weights: Tree, wanted: dict[str, tuple[int, int]], place: str) -> None:
-    """Raises ModelFileError unless there are so many trained weights of messages, and of that width, by their names."""
+    """Raises ModelFileError unless there are so many trained weights of messages, of that width, by name."""
     for name, (count, width) in wanted.items():
         found = [value.shape for value in weights.get(name) or []]
         require_same(found, [(width,)] * count, f"the shapes of {place}.@variables.{name}")
