@@ -47,7 +47,7 @@ def check_type_map(tree: Tree, type_map: list[str], place: str) -> None:
 
 
 def check_collection(nets: Tree, options: Tree, ndim: int, ntypes: int, place: str) -> None:
-    """Checks nets by so many types each, which repeat neuron, resnet_dt and activation of the node `options`. Raises
+    """Checks nets by so many types each, which repeat neuron, resnet_dt and activation of node `options`. Raises
     ModelFileError."""
     if "networks" not in nets:
         raise ModelFileError(f"{place} is no collection of nets")

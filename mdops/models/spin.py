@@ -1,10 +1,10 @@
-"""Magnetic moments as virtual atoms: beside each atom stands one in the direction of its spin (DeepSPIN: Yang et al.,
-Phys. Rev. B 110, 064427, 2024; DeePMD-kit's `spin_model.py`). Or as vectors, which some descriptors take
+"""Magnetic moments as virtual atoms: each atom has one in the direction of its spin (DeepSPIN: Yang et al.,
+Phys. Rev. B 110, 064427, 2024; DeePMD-kit's `spin_model.py`). Or as vectors, for some descriptors
 (`NativeSpin`).
 
 A system of a model with virtual atoms has two rows for each atom, one after the other: the atom, and its virtual atom,
-whose type is the atom's plus the number of elements. Atoms without a spin have a row of type -1 there, which is no
-neighbour of anything. Answers have the same rows.
+whose type is the atom's plus the number of elements. Atoms without a spin have a row of type -1 there, which no atom
+sees. Results have the same rows.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ class Spin:
     """How spins make virtual atoms.
 
     Attributes:
-        use_spin: for each element whether its atoms have a spin.
-        virtual_scale: for each element how far its virtual atom stands away, A for a spin of one.
+        use_spin: for each element, whether its atoms have a spin.
+        virtual_scale: for each element, the distance of its virtual atom, A for a spin of one.
         paired: whether there are virtual atoms.
     """
 
@@ -84,19 +84,19 @@ class Spin:
 
     @property
     def nearest(self) -> float:
-        """How far the nearest virtual atom stands away at a spin of one, A."""
+        """The distance of the nearest virtual atom at a spin of one, A."""
         scales = zip(self.use_spin, self.virtual_scale, strict=True)
         return min((scale for has, scale in scales if has and scale > 0), default=float("inf"))
 
     @property
     def silent(self) -> dict[str, tuple[int, ...]]:
-        """The types whose rows have no answers of their own, for labels of atoms."""
+        """The types whose rows have no results of their own, for labels of atoms."""
         virtual = tuple(range(self.ntypes, 2 * self.ntypes))
         others = tuple(t for t in range(2 * self.ntypes) if t not in self.magnetic_types)
         return {"forces": virtual, "force_mag": others, "atom_energy": virtual}
 
     def _virtual_types(self, types: torch.Tensor) -> torch.Tensor:
-        """Those of the virtual atoms; -1 without a spin, which makes an atom no neighbour of any other."""
+        """The types of the virtual atoms; -1, which no atom sees, without a spin."""
         virtual = [self.ntypes + t if has else -1 for t, has in enumerate(self.use_spin)]
         return torch.tensor([*virtual, -1], dtype=types.dtype, device=types.device)[types.long()]
 
@@ -104,7 +104,7 @@ class Spin:
         """(N, 1) float64, A for a spin of one; 0 without a spin."""
         scales = [scale if has else 0.0 for has, scale in zip(self.use_spin, self.virtual_scale, strict=True)]
         table = torch.tensor([*scales, *[0.0] * (self.ntypes + 1)], dtype=torch.float64, device=types.device)
-        return table[types.long()][:, None]  # -1 is the last one
+        return table[types.long()][:, None]  # -1: the last row
 
     def system(self, system: System, spins: torch.Tensor) -> System:
         """A system of N atoms with these spins (N, 3), as the model takes it: one of 2 N rows.
@@ -123,13 +123,13 @@ class Spin:
         )
 
     def rows_of(self, aparam: torch.Tensor | None) -> torch.Tensor | None:
-        """Atomic parameters (N, q) with those of virtual atoms, which are zero, as in DeePMD-kit; (q,) stays."""
+        """Atomic parameters (N, q) with zeros for virtual atoms, as in DeePMD-kit; (q,) stays."""
         return aparam if aparam is None or aparam.dim() < 2 else _pairs(aparam, torch.zeros_like(aparam))
 
     def answers(self, found: Mapping[str, torch.Tensor], system: System) -> Answers:
-        """Answers for atoms and virtual atoms as those of atoms with spins: the force on an atom is that on both, the
-        magnetic force `force_mag` minus the derivative of the energy by the spin, eV a unit of spin. Spins do not turn
-        with the cell: the virial is that of the atoms' places."""
+        """Turns results for atoms and virtual atoms into those of atoms with spins: the force is the sum of both, and
+        the magnetic force `force_mag` minus the derivative of the energy by the spin, eV a unit of spin. Spins do not
+        rotate with the cell: the virial is that of the positions."""
         result = dict(found)
         if "forces" not in found:
             return result
@@ -147,7 +147,7 @@ class Spin:
         return result
 
     def of_atoms(self, answers: Mapping[str, torch.Tensor]) -> Answers:
-        """The rows of N atoms of such answers, (N, ...); those of systems as they are."""
+        """The rows of N atoms of such results, (N, ...); those of systems unchanged."""
         of_atoms = "forces", "atom_energy", "atom_virial"
         found = {name: value[::2] if name in of_atoms else value for name, value in answers.items()}
         return found | ({"force_mag": answers["force_mag"][1::2]} if "force_mag" in answers else {})
@@ -155,14 +155,14 @@ class Spin:
 
 @dataclasses.dataclass(frozen=True)
 class NativeSpin(Spin):
-    """Spins that a descriptor takes as vectors. A system has its atoms alone, and these in `System.spins`; answers have
-    magnetic forces from the start."""
+    """Spins as vectors for a descriptor. A system has only its atoms, and the vectors in `System.spins`; results have
+    magnetic forces directly."""
 
     paired: ClassVar[bool] = False
 
     @classmethod
     def of(cls, tree: Mapping[str, Any], type_map: Sequence[str], place: str = "spin") -> "NativeSpin":
-        """As `Spin.of`. `virtual_scale` is kept, and has no meaning."""
+        """As `Spin.of`. `virtual_scale` is kept without effect."""
         if not is_native(tree):
             raise UnsupportedModelError(
                 f"{place}: a model of this type takes spins as vectors (the scheme {_NATIVE!r}), not as virtual atoms"
@@ -197,7 +197,7 @@ class NativeSpin(Spin):
 
 
 def is_native(section: Any) -> bool:
-    """Whether a section `spin` is of spins that the descriptor takes as vectors."""
+    """Whether a section `spin` is of spins as vectors for the descriptor."""
     return isinstance(section, Mapping) and str(section.get("scheme", _SCHEME)).lower() == _NATIVE
 
 
@@ -207,7 +207,7 @@ def native_section(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spin_of_types(section: Mapping[str, Any], type_map: Sequence[str], place: str = "spin") -> Spin:
-    """That of a section `spin` of a model with these types, those of virtual atoms among them.
+    """That of a section `spin` of a model with these types, including those of virtual atoms.
 
     Raises ConfigError for one that does not fit the types."""
     if is_native(section):

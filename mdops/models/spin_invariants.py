@@ -1,4 +1,4 @@
-"""What DPA-4C makes of magnetic moments: sums over neighbours, and invariants of these."""
+"""DPA-4C's features of magnetic moments: sums over neighbours, and their invariants."""
 
 import math
 from typing import NamedTuple
@@ -9,13 +9,13 @@ from torch import nn
 
 from mdops.models.rows import table_rows
 
-_ANCHOR = 0.5  # of the tables of pairs of types in a new model, of either sign
+_ANCHOR = 0.5  # in tables of pairs of types of a new model, with either sign
 LINES = 13  # of `neighbor_lines`, and so of the sums over them
-_TRIANGLE_OF_TWO = 2  # numbers of the tensors' Gram matrix that are kept
+_TRIANGLE_OF_TWO = 2  # entries of the tensors' Gram matrix to keep
 
 
 class MomentTables(NamedTuple):
-    """What a pair of types makes of the radial functions in sums with moments: rows as those of `PairTables`.
+    """How a pair of types changes the radial functions in sums with moments: rows as in `PairTables`.
 
     Attributes:
         scale, shift: (ntypes^2, C_2).
@@ -34,7 +34,7 @@ def tensor_of(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def neighbor_lines(moments: torch.Tensor, magnetic: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-    """(E, 13): |s|^2, whether the neighbour's type has moments, s, (s . u) u and B_2(s), of the neighbours' moments s
+    """(E, 13): |s|^2, whether the neighbour's type has moments, s, (s . u) u and B_2(s), by the neighbours' moments s
     (E, 3), these truth values (E, 1) and the unit vectors u (E, 3)."""
     squared = moments.square().sum(1, keepdim=True)
     along = (moments * directions).sum(1, keepdim=True) * directions
@@ -47,7 +47,7 @@ class SpinInvariants(nn.Module):
 
     with V = (lambda_a s, S of s, S of (s . u) u), vectors, and Q = (mu_a B_2(s), S of B_2(s)), tensors: the upper
     triangles of V^T V and of Q^T Q, but for |mu_a B_2(s)|^2, then Q^T X_2, then S of |s|^2 and of the truth values.
-    What stands twice in a symmetric product is there once, times the root of 2. All are even in the moments. Source:
+    Equal entries of a symmetric product are there once, times the root of 2. All are even in the moments. Source:
     DeePMD-kit 3.2.0, "SpinChannels".
 
     Attributes:
@@ -87,7 +87,7 @@ class SpinInvariants(nn.Module):
     def random(
         use_spin: list[bool], channels: int, random: np.random.Generator, precision: str, dtype: torch.dtype
     ) -> "SpinInvariants":
-        """Of a new model, with C_2 `channels`. Its gate is closed: training opens it."""
+        """For a new model, with C_2 `channels`. Its gate is closed; training opens it."""
         n = len(use_spin)
         signs = random.integers(0, 2, (2, channels)) * 2 - 1
         found = {
@@ -106,18 +106,18 @@ class SpinInvariants(nn.Module):
         return spin_width(len(self.scale_anchor))
 
     def moments(self, spins: torch.Tensor | None, types: torch.Tensor) -> torch.Tensor:
-        """(N, 3), of spins (N, 3) in units of the data and types (N,): those that count, over the usual ones."""
+        """(N, 3), of spins (N, 3) in units of the data and types (N,): those that count, over the reference."""
         assert spins is not None  # `Potential` takes no system without
         return spins.to(self.gate.dtype) * table_rows((self.magnetic / self.reference)[:, None], types)
 
     def tables(self, scale: torch.Tensor, shift: torch.Tensor) -> MomentTables:
-        """Of what the net of pairs gives."""
+        """From the net of pairs' output."""
         return MomentTables(torch.tanh(scale + self.scale_anchor), torch.tanh(shift + self.shift_anchor))
 
     def forward(
         self, sums: torch.Tensor, moments: torch.Tensor, types: torch.Tensor, tensors: torch.Tensor
     ) -> torch.Tensor:
-        """(N, width), of S (N, 13, C_2), s (N, 3), types (N,) and X_2 (N, 5, C_2)."""
+        """(N, width), from S (N, 13, C_2), s (N, 3), types (N,), X_2 (N, 5, C_2)."""
         own = moments * table_rows(self.vector_weight[:, None], types)
         own_tensor = tensor_of(moments) * table_rows(self.tensor_weight[:, None], types)
         v = torch.cat([own[:, :, None], sums[:, 2:5], sums[:, 5:8]], 2)
@@ -129,6 +129,6 @@ class SpinInvariants(nn.Module):
 
 
 def spin_width(channels: int) -> int:
-    """How many invariants there are, with C_2 channels."""
+    """The number of invariants, with C_2 channels."""
     vectors = 1 + 2 * channels
     return vectors * (vectors + 1) // 2 + _TRIANGLE_OF_TWO + 4 * channels

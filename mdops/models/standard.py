@@ -26,7 +26,7 @@ from mdops.options import Most, Options, are_types, check_pairs, key, section, v
 
 @dataclass(kw_only=True)
 class ModelOptions(Options):
-    """What all atomic models share."""
+    """The common options of models."""
 
     IGNORED: ClassVar[tuple[str, ...]] = ("bridging_r_inner", "bridging_r_outer")  # of no bridging_method
     UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -82,7 +82,7 @@ class ModelOptions(Options):
     )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
-        """Raises ConfigError for types that there are not, and elements that are there twice."""
+        """Raises ConfigError for unknown types, and elements given twice."""
         twice = [name for name in dict.fromkeys(type_map) if list(type_map).count(name) > 1]
         if not type_map or twice:
             what = f"has {twice[0]} more than once" if twice else "is empty"
@@ -108,7 +108,7 @@ class ModelOptions(Options):
 
 
 def _is_energy(value: Any) -> bool:
-    """Whether it is one of a type, which DeePMD-kit also has as a list of one; or none."""
+    """Whether it is a value of this type, or a list of one, as in DeePMD-kit; or None."""
     number = value[0] if isinstance(value, list) and len(value) == 1 else value
     return value is None or (type(number) in (int, float) and math.isfinite(number))
 
@@ -127,7 +127,7 @@ class PartsOptions(ModelOptions):
     )
 
     def __post_init__(self) -> None:
-        # What the descriptor has of the model's section; a training input gives it to the model alone.
+        # The descriptor's keys in the model's section; a training input gives them only to the model.
         section = getattr(self, "spin", None)
         if section is not None and is_native(section) and hasattr(self.descriptor, "use_spin"):
             self.descriptor.use_spin = section["use_spin"]
@@ -153,7 +153,7 @@ class PartsOptions(ModelOptions):
 
 @dataclass(kw_only=True)
 class ModifierOptions:
-    """Charges beyond the cutoff (mdops.long_range), whose part of the labels the model is not trained on."""
+    """Charges beyond the cutoff (mdops.long_range); labels are trained without their part."""
 
     type: str = key("dipole_charge", "its type", choices=("dipole_charge",))
     model_name: str = key(doc="the file of the dipole model, of any format that mdops reads")
@@ -228,8 +228,8 @@ class StandardOptions(PartsOptions):
 
 
 def of_tensorflow(options: StandardOptions, types: TypeEmbeddingOptions) -> StandardOptions:
-    """Options with what DeePMD-kit's TensorFlow backend means by them in a model with an embedding of types: energies
-    of atoms alone hold, and descriptors are as `of_tensorflow` of theirs says."""
+    """Options with their meaning in DeePMD-kit's TensorFlow backend, in a model with a type embedding: energies of
+    atoms alone hold, and descriptors follow their `of_tensorflow`."""
     fitting, preset, known = options.fitting_net, options.preset_out_bias, []
     if fitting.KIND == "ener":
         known = fitting.atom_ener
@@ -270,7 +270,7 @@ class DescriptorFitting(AtomicModel):
         descriptor: Descriptor,
         fitting: Any,
     ) -> None:
-        """Raises UnsupportedModelError for a fitting of vectors on a descriptor that has none."""
+        """Raises UnsupportedModelError for a fitting of vectors on a descriptor without them."""
         super().__init__(options, type_map, out_bias, out_std)
         self.descriptor, self.fitting = descriptor, fitting
         self.outputs = fitting.outputs
@@ -328,7 +328,7 @@ class DescriptorFitting(AtomicModel):
     def fitted(
         self, features: Features, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        """What the fitting makes of a descriptor's features."""
+        """The fitting's result for a descriptor's features."""
         more = {"axes": features.axes} if self.fitting.needs_axes else {}
         found: dict[str, torch.Tensor] = self.fitting(features.values, near, fparam, aparam, **more)
         return found
@@ -444,7 +444,7 @@ class DescriptorFitting(AtomicModel):
     @classmethod
     def random(cls, options: Any, seed: int, dtype: torch.dtype) -> "DescriptorFitting":
         o, types = options, options.type_map
-        given = getattr(o.descriptor, "seed", None)  # a kind of one's own need not have it
+        given = getattr(o.descriptor, "seed", None)  # users' own kinds may lack it
         own = seed if given is None else given
         descriptor = registry.find("descriptor", o.descriptor.KIND).random(
             o.descriptor, types, [own, 0], dtype

@@ -11,7 +11,7 @@ import torch
 from mdops.models.neighborhood import Neighborhood, pair_matrix
 from mdops.ops import env_mat
 
-# DeePMD-kit's: the deviation of what no atom has, and the smallest one.
+# DeePMD-kit's: the deviation without any data, and the smallest one.
 _ABSENT_DEVIATION, _SMALLEST_DEVIATION = 0.1, 0.01
 
 
@@ -42,9 +42,9 @@ class EnvironmentSums:
         protection: float = 0.0,
         exclude_types: Sequence[Sequence[int]] = (),
     ) -> None:
-        """Takes how many types there are; places for neighbours of each type, or, if `mixed`, of all, where of more
-        neighbours only the nearest count; the switch's beginning and the protection of denominators, A; and pairs of
-        types that do not see each other."""
+        """Takes the number of types; places for neighbours of each type, or, if `mixed`, of all (if there are more, the
+        nearest count); the start of the switch and the protection of denominators, A; and pairs of types that do not
+        see each other."""
         self._sel, self._mixed = sel, mixed
         self._slots, self._sums, self._squares = (
             np.zeros(ntypes),
@@ -73,7 +73,7 @@ class EnvironmentSums:
         """Of all that was added."""
         seen = self._slots > 0
         count = np.where(seen, self._slots, 1.0)[:, None] * [1, 3]
-        # DeePMD-kit subtracts the mean of x, y and z too, though it only tells how the structures are turned.
+        # DeePMD-kit also subtracts the mean of x, y and z, though it only depends on the orientation.
         variance = self._squares / count - (self._sums / count) ** 2
         std = np.maximum(np.sqrt(np.clip(variance, 0, None)), _SMALLEST_DEVIATION)
         return EnvironmentStatistics(

@@ -1,5 +1,5 @@
-"""Type embeddings: a few trained numbers for each type of atom, in descriptors that treat all types alike; and what
-else these share."""
+"""Type embeddings: a few trained numbers for each type of atom, in descriptors with the same nets for all types, and
+their base."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from mdops.nn.net import Net, NetCollection, Tree
 from mdops.options import PRECISIONS, key, saved_precision
 
 _ELEMENTS = chemical_symbols[1:119]
-# Shells in the order of the vectors, and how many spin orbitals each has.
+# Shells in the order of the vectors, with their numbers of spin orbitals.
 _SHELLS = [
     f"{n}{kind}"
     for n, kinds in enumerate(("s", "sp", "spd", "spdf", "spdf", "spd", "sp"), 1)
     for kind in kinds
 ]
 _PLACES = {shell: 2 * (2 * "spdf".index(shell[1]) + 1) for shell in _SHELLS}
-# Ground states that the order of n + l, then n, does not give: electrons that are in another shell.
+# Ground states that differ from the order of n + l, then n: electrons in another shell.
 _MOVED = {
     **dict.fromkeys(("Cr", "Cu"), "4s 3d"),
     **dict.fromkeys(("Nb", "Mo", "Ru", "Rh", "Ag"), "5s 4d"),
@@ -82,14 +82,14 @@ def _configuration(element: str) -> list[int]:
 
 @dataclass(kw_only=True)
 class MixedTypesOptions(EnvironmentOptions):
-    """Those of descriptors whose nets take the types as embeddings, and whose places take neighbours of all types."""
+    """Those of descriptors with type embeddings as nets' inputs and places for neighbours of all types."""
 
     sel: list[int] | int | str = sel_key(  # type: ignore[assignment]
         "all types (several numbers are summed)", of="sum"
     )
     tebd_dim: int = key(8, "width of the type embedding", low=1, absent=...)
     use_econf_tebd: bool = key(False, "distinguish types by their electron configurations")
-    use_tebd_bias: bool = key(False, "a bias in the type embedding", absent=True)  # as version 1 had it
+    use_tebd_bias: bool = key(False, "a bias in the type embedding", absent=True)  # as in version 1
     concat_output_tebd: bool = key(True, "append the centre's type embedding to the descriptor")
 
     @property
@@ -103,18 +103,18 @@ class MixedTypesOptions(EnvironmentOptions):
             check_elements(place, type_map)
 
     def check_sel(self, place: str, type_map: Sequence[str]) -> None:
-        """Any number of numbers will do."""
+        """Any number of rows is valid."""
 
     def automatic_sel(self, of_types: Sequence[int], together: int, ratio: float) -> int:
         return rounded(together * ratio)
 
 
 class TypeEmbedding(nn.Module):
-    """A net on what tells a type from others: a vector of its own, or its element's electron configuration.
+    """A net on each type's own vector, or on its element's electron configuration.
 
     Attributes:
         net: to (tebd_dim,); one linear layer in models that were made for PyTorch.
-        inputs: (ntypes, n), what it takes for each type.
+        inputs: (ntypes, n), its input for each type.
     """
 
     NODE: ClassVar[schema.Node] = schema.Node(
@@ -144,7 +144,7 @@ class TypeEmbedding(nn.Module):
 
     @staticmethod
     def inputs_of(type_map: Sequence[str], use_econf_tebd: bool) -> np.ndarray:
-        """(ntypes, n), what tells each type from the others."""
+        """(ntypes, n), the net's input for each type."""
         return electron_configurations(type_map) if use_econf_tebd else np.eye(len(type_map))
 
     def forward(self) -> torch.Tensor:
@@ -218,13 +218,13 @@ class TypeEmbedding(nn.Module):
 
 
 def _net_of_types(net: Tree, types: Sequence[int]) -> Tree:
-    """The net of the type embedding, whose input marks the type, for these types."""
+    """The type embedding's net with one-hot input, for these types."""
     first = dict(net["layers"][0])
     weight = np.array(first["@variables"]["w"])
     known, width = weight.shape
 
     def marks(n: int) -> np.ndarray | float:
-        """What a layer that adds its input of n numbers adds for each type."""
+        """The residual term, for each type, of a layer with n inputs."""
         adds = first["resnet"] and width in (n, 2 * n)
         return np.tile(np.eye(n), width // n) if adds else 0.0
 
@@ -240,8 +240,7 @@ def _net_of_types(net: Tree, types: Sequence[int]) -> Tree:
 
 
 def share_types(parts: Sequence[Any]) -> None:
-    """Lets descriptors have one embedding of types, so that they have one when they are trained, if those they have are
-    the same."""
+    """Makes descriptors share one type embedding, also in training, if theirs are the same."""
     own = [part.type_embedding for part in parts if hasattr(part, "type_embedding")]
     states = [module.state_dict() for module in own]
     if all(
@@ -270,7 +269,7 @@ def section_with_types(section: Any, width: int, place: str, kinds: Mapping[str,
 
 @dataclass(kw_only=True)
 class TypeEmbeddingOptions:
-    """Of a net from the types to a few numbers for each."""
+    """Of a net from types to a few numbers each."""
 
     neuron: list[int] = key([8], "widths of the layers", low=1)
     activation_function: str = key("tanh", "activation function of each layer")
@@ -306,7 +305,7 @@ Nets = tuple[NetCollection, NetCollection | None, TypeEmbedding]
 
 
 class TypedNets:
-    """What descriptors have in common whose nets take embeddings of types."""
+    """The common parts of descriptors with type embeddings."""
 
     options: Any
     embeddings: NetCollection
@@ -319,16 +318,16 @@ class TypedNets:
 
     @property
     def activations(self) -> list[str]:
-        """Of the net of distances or angles."""
+        """In the net of distances or angles."""
         return self.embeddings.net().activations
 
     def constants(self) -> torch.Tensor | None:
-        """The type embeddings, where they are part of the descriptor."""
+        """The type embeddings, if they are part of the descriptor."""
         return self.type_embedding() if self.options.concat_output_tebd else None
 
 
 def nets_of_tree(tree: Tree, options: MixedTypesOptions, type_map: Sequence[str], dtype: torch.dtype) -> Nets:
-    """The net of a descriptor, that of its types where these are stripped, and the type embedding."""
+    """The net of a descriptor, that of its types if these are stripped, and the type embedding."""
     strip = tree["embeddings_strip"] if options.strips_types else None
     return (
         NetCollection.from_tree(tree["embeddings"], dtype),
@@ -338,8 +337,8 @@ def nets_of_tree(tree: Tree, options: MixedTypesOptions, type_map: Sequence[str]
 
 
 def check_type_nets(tree: Tree, options: Any, types: int, place: str) -> None:
-    """Raises ModelFileError for nets that do not take what options say: a number with the embeddings of so many types,
-    or these in nets of their own."""
+    """Raises ModelFileError for nets whose inputs do not match the options: a number with embeddings of so many
+    types, or these in their own nets."""
     strips, widths = options.strips_types, types * options.tebd_dim
     require_same("embeddings_strip" in tree, strips, f"whether {place} has embeddings_strip")
     for name, inputs in (("embeddings", 1 if strips else 1 + widths), ("embeddings_strip", widths)):
@@ -351,7 +350,7 @@ def check_type_nets(tree: Tree, options: Any, types: int, place: str) -> None:
 def random_nets(
     options: Any, types: int, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
 ) -> Nets:
-    """The same, new, for a net that takes a number, and the embeddings of so many types."""
+    """New nets for a number and the embeddings of so many types."""
     widths, ntypes = types * options.tebd_dim, len(type_map)
 
     def net(inputs: int, stream: int) -> NetCollection:

@@ -1,4 +1,4 @@
-"""What a net of two types gives, as numbers for each pair."""
+"""The output of a net of two types as a table of pairs."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -14,12 +14,12 @@ Tree = dict[str, Any]
 
 
 class TypePairs(nn.Module):
-    """(n + 1, n + 1, M) numbers for each centre and neighbour of n types, of which the last is that of absent atoms.
+    """(n + 1, n + 1, M) numbers for each centre and neighbour of n types; the last type is that of absent atoms.
 
-    Compressed TensorFlow graphs have them in the place of the net. Nothing of them is trained.
+    Compressed TensorFlow graphs have them in place of the net. They are not trained.
     """
 
-    CLASS = "TypePairs"  # in model files; a name of mdops' own
+    CLASS = "TypePairs"  # in model files; mdops' own name
     NODE: ClassVar[schema.Node] = schema.Node(
         {
             "ntypes": (schema.count, schema.REQUIRED),
@@ -40,7 +40,7 @@ class TypePairs(nn.Module):
         return cls(tensor(tree["@variables"]["values"], dtype))
 
     def to_tree(self, precision: str, resnet_dt: bool = False) -> Tree:
-        """The node; it does not say how nets add their inputs."""
+        """The node, without the residuals of nets."""
         n, _, width = self.values.shape
         return {
             "@class": self.CLASS,

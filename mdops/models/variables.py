@@ -1,4 +1,4 @@
-"""Between the parameters and buffers of modules and the arrays of a node, which have their names."""
+"""Converts parameters and buffers of modules to arrays of a node with the same names, and back."""
 
 from collections.abc import Mapping
 
@@ -30,7 +30,7 @@ def load_variables(module: nn.Module, variables: Mapping[str, np.ndarray], place
 
 
 def variables_of(module: nn.Module, precision: str) -> dict[str, np.ndarray]:
-    """The arrays, those of numbers in that precision."""
+    """The arrays, real ones in that precision."""
     found: dict[str, np.ndarray] = {}
     for name, value in module.state_dict().items():
         numbers = array(value, precision) if value.is_floating_point() else value.cpu().numpy()

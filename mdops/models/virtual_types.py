@@ -1,4 +1,4 @@
-"""Definitions of models with spins as virtual atoms, with the types of these and without them."""
+"""Definitions of models with spins as virtual atoms, with and without the types of these."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from mdops.errors import UnsupportedModelError
 from mdops.models import registry
 from mdops.models.spin import NativeSpin, Spin, is_native
 
-_PROTECTION = 0.01  # A, of a descriptor that has none: a virtual atom of a spin of zero lies on its atom
+_PROTECTION = 0.01  # A, for a descriptor without one: the virtual atom of a zero spin lies on its atom
 
 
 def with_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def with_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_well_formed(model: Mapping[str, Any]) -> bool:
-    """Whether what is read here has the right types; `mdops.options.parse` tells of others."""
+    """Whether values read here have the right types; `mdops.options.parse` reports others."""
     descriptor, elements = model.get("descriptor", {}), model.get("type_map")
     pairs, silent = (model.get(f"{of}_exclude_types") or [] for of in ("pair", "atom"))
     return (
@@ -67,7 +67,7 @@ def _is_well_formed(model: Mapping[str, Any]) -> bool:
 
 
 def _require_scheme(descriptor: Mapping[str, Any], section: Mapping[str, Any]) -> None:
-    """Raises UnsupportedModelError unless spins are vectors where the descriptor takes them so, and nowhere else."""
+    """Raises UnsupportedModelError unless spins are vectors exactly if the descriptor takes vectors."""
     name = descriptor.get("type", registry.DEFAULT_DESCRIPTOR)
     kind = registry.kinds("descriptor").get(name)
     if kind is not None and hasattr(kind.Options, "use_spin") != is_native(section):
@@ -76,7 +76,7 @@ def _require_scheme(descriptor: Mapping[str, Any], section: Mapping[str, Any]) -
 
 
 def without_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The reverse of `with_virtual_types`: what an input says."""
+    """The reverse of `with_virtual_types`, as in an input."""
     section, types = model.get("spin"), model["type_map"]
     if not section or is_native(section):
         return dict(model)
@@ -92,7 +92,7 @@ def without_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_places_by_type(descriptor: Mapping[str, Any], types: int) -> bool:
-    """Whether its `sel` has a number for each of so many types: neighbours of a type have places of their own."""
+    """Whether its `sel` has a number for each of so many types: neighbours of each type have their own places."""
     kind = registry.kinds("descriptor").get(descriptor.get("type", registry.DEFAULT_DESCRIPTOR))
     sel = descriptor.get("sel")
     return kind is not None and not kind.mixed and isinstance(sel, list) and len(sel) == types

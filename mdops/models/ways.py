@@ -1,4 +1,4 @@
-"""How descriptors get their numbers where these are not to come from their own nets: evaluators say so."""
+"""How descriptors compute their features in place of their own nets: evaluators choose it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -10,11 +10,11 @@ from mdops.tracing import set_while
 
 
 class Way(NamedTuple):
-    """What makes a descriptor's numbers.
+    """A way to compute a descriptor's features.
 
     Attributes:
-        make: of a neighbourhood, what the kind of descriptor asks for: `MomentDescriptor` its sums T.
-        captures: whether that never waits for a GPU.
+        make: from a neighbourhood, the kind's intermediate: of `MomentDescriptor` its sums T.
+        captures: whether it never waits for a GPU.
     """
 
     make: Callable[[Any], Any]
@@ -25,17 +25,17 @@ _ways: ContextVar[Mapping[Any, Way]] = ContextVar("ways", default={})  # noqa: B
 
 
 def numbers_by(ways: Mapping[Any, Way]) -> AbstractContextManager[None]:
-    """While this lasts, these descriptors get their numbers so, in whatever model they are."""
+    """In this context, these descriptors compute their features so, in any model."""
     return set_while(_ways, ways)
 
 
 def way_of(descriptor: Any) -> Way | None:
-    """What `numbers_by` says of a descriptor; None where its own nets run."""
+    """The choice of `numbers_by` for a descriptor; None if its nets run."""
     return _ways.get().get(descriptor)
 
 
 class BySplines(ABC):
-    """A descriptor in which splines of lengths may stand for radial nets, in simulations."""
+    """A descriptor whose radial nets simulations may replace by splines of lengths."""
 
     @property
     @abstractmethod
@@ -44,8 +44,8 @@ class BySplines(ABC):
 
 
 class EdgesBySplines(BySplines):
-    """They are what edges have of their lengths and types (`mdops.tables.radial_tables`)."""
+    """The splines give edge features by length and type (`mdops.tables.radial_tables`)."""
 
 
 class SumsBySplines(BySplines):
-    """They are summed with harmonics (`mdops.tables.harmonic_tables`)."""
+    """Splines summed with harmonics (`mdops.tables.harmonic_tables`)."""

@@ -1,4 +1,4 @@
-"""The atomic model "zbl": a model of a descriptor and a fitting, and a pair table for atoms with a very near one."""
+"""The atomic model "zbl": a descriptor and a fitting, and a pair table for atoms with a very near neighbour."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class ZBLModel(Blend):
         {
             **schema.MODEL,
             "models": (schema.list_of(schema.node), schema.REQUIRED),
-            # Of no use.
+            # Unused.
             "weights": (schema.either(schema.one_of("mean", "sum"), schema.list_of(schema.number)), "mean"),
         },
         schema.MODEL_ARRAYS,
@@ -77,7 +77,7 @@ class ZBLModel(Blend):
 
     @classmethod
     def check_tree(cls, tree: Tree, place: str) -> None:
-        """It is a net with a table."""
+        """A net and a table."""
         super().check_tree(tree, place)
         kinds = [part.get("type") for part in tree["models"][1:]]
         require_same(kinds, [PairTableOptions.KIND], f"the kinds of {place}.models[1:]")
@@ -89,13 +89,13 @@ class ZBLModel(Blend):
         return [1 - near_ones, near_ones]
 
     def near_weight(self, near: Neighborhood) -> torch.Tensor:
-        """c (N,), float64, of the neighbours that the part with more places has (the table of two alike)."""
+        """c (N,), float64, from the neighbours of the part with more places (the table, if equal)."""
         o = self.options
         part, places = self.near_part
         near = near.within(part.cutoff).select((places,), mixed=True)
         seen = near.neighbor_types != near.ntypes
         r = torch.where(seen, near.displacements.double().square().sum(-1), 1.0).sqrt()
-        # The least distance is taken off all of them, so that not all weights vanish.
+        # The least distance is subtracted from all, so that not all weights vanish.
         some = seen.any(1, keepdim=True)
         beyond = torch.where(some, torch.inf, 0.0).to(r.dtype)  # a row may have no slots at all
         least = torch.cat([torch.where(seen, r.detach(), torch.inf), beyond], dim=1).amin(1, keepdim=True)

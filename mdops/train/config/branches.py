@@ -14,8 +14,8 @@ _OF_BRANCHES = ("data_dict", "model_prob", "num_epoch_dict")
 
 @dataclass(frozen=True)
 class Place:
-    """A part of a model that others have, too: of which branch, "descriptor" or "fitting_net", and, of one in a hybrid
-    descriptor, its number there."""
+    """A part that several models share: its branch, "descriptor" or "fitting_net", and, in a hybrid descriptor, its
+    number there."""
 
     branch: str
     part: str
@@ -28,9 +28,9 @@ class MultiTaskConfig:
 
     Attributes:
         branches: the input of each model, as if it was trained alone.
-        shared: places in groups; those of a group have the same weights. By the keys of `shared_dict`.
-        odds: how often a step is of each branch, None: by its number of systems.
-        epochs: how often each goes through its data, which says all of this.
+        shared: groups of places with the same weights, by the keys of `shared_dict`.
+        odds: the odds of each branch in a step; None: by its number of systems.
+        epochs: how often each goes through its data; this determines the odds and steps.
         aliases: other names of each.
     """
 
@@ -42,12 +42,12 @@ class MultiTaskConfig:
 
     @property
     def training(self) -> TrainingConfig:
-        """What all branches share of it."""
+        """The keys for all branches."""
         return next(iter(self.branches.values())).training
 
 
 def has_branches(tree: Mapping[str, Any]) -> bool:
-    """Whether an input is one of several models."""
+    """Whether an input has several models."""
     model = tree.get("model")
     return isinstance(model, Mapping) and "model_dict" in model
 
@@ -55,7 +55,7 @@ def has_branches(tree: Mapping[str, Any]) -> bool:
 def branch_trees(tree: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, list[Place]]]:
     """The input of each branch as if it was trained alone, and what they share.
 
-    Raises ConfigError, naming the place, for what is missing, or not there.
+    Raises ConfigError, naming the place, for missing or unknown names.
     """
     model, training = _section(tree, "model"), _section(tree, "training")
     given = {name: part for name, part in _section(model, "model_dict", "model.").items() if name[:1] != "_"}
@@ -94,7 +94,7 @@ def branch_trees(tree: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], di
 def _taken(
     part: Mapping[str, Any], name: str, shared: Mapping[str, Any], places: dict[str, list[Place]]
 ) -> dict[str, Any]:
-    """The section of a branch with what it has of `shared_dict`, whose `places` are noted."""
+    """The section of a branch with its parts of `shared_dict`; notes their `places`."""
 
     def of(key: str, place: str, where: Place | None) -> Any:
         own, _, level = key.partition(":")

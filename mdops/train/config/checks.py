@@ -12,7 +12,7 @@ from mdops.train.loss import LOSSES
 
 
 def check(config: Config) -> None:
-    """Raises ConfigError, which names the place, for keys that do not go together."""
+    """Raises ConfigError, which names the place, for keys that conflict."""
     config.model.check("model", config.model.type_map)
     _require_energies(config)
     rate, training = config.learning_rate, config.training
@@ -28,7 +28,7 @@ def check(config: Config) -> None:
 
 
 def _require_energies(config: Config) -> None:
-    """Of parts of blends, which are sums of energies, and of models beside charges."""
+    """Checks parts of blends, which are sums of energies, and models with charges."""
     if getattr(config.model, "modifier", None) and registry.outputs_of(config.model) != (ENERGY,):
         raise ConfigError("model.modifier: adds the energy of charges, but this model has no energies")
     for i, part in enumerate(getattr(config.model, "models", [config.model])):
@@ -48,7 +48,7 @@ _PREFACTORS = {"E": "pref_e", "F": "pref_f", "S": "pref_v", "V": "pref_v"}
 
 
 def _check_full_validation(config: Config) -> None:
-    """Its metric, in capitals from here on, and what it needs: data to validate on, and a loss on the metric."""
+    """Checks its metric, from here on in capitals, and its needs: validation data, and a loss on the metric."""
     full, training = config.validating, config.training
     full.validation_metric = metric = full.validation_metric.strip().upper()
     if metric not in METRICS:

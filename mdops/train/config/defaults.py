@@ -1,17 +1,17 @@
-"""What mdops trains with where the input does not say (training.md, "What a training does by default")."""
+"""mdops' defaults for a training input (training.md, "What a training does by default")."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from mdops.models import registry
 
-# In the place of whole sections: one that is there has DeePMD-kit's defaults for its keys.
+# For missing sections: one that is given has DeePMD-kit's defaults for its keys.
 LEARNING_RATE = {"type": "cosine", "start_lr": 5e-3, "stop_lr": 1e-6, "warmup_ratio": 0.01}
-# With that rate, which needs gradients that are soon forgotten, averages of the weights, and smooth embedding nets.
+# That rate needs a short memory of gradients, averages of the weights, and smooth embedding nets.
 OPTIMIZER = {"type": "Adam", "adam_beta2": 0.99}
 TRAINING: dict[str, Any] = {"enable_ema": True, "smoothing": 3e-3}
-# What follows from the total energy counts: a model whose virials were not trained has no right pressure. How a program
-# shares the energy among atoms is its own choice, and to learn that makes total energies and forces worse.
+# Only what follows from the total energy is trained: without virials, pressures are wrong. Programs divide the energy
+# among atoms by choice, and learning that makes total energies and forces worse.
 LOSS = {
     "type": "ener",
     "start_pref_e": 0.02,
@@ -43,7 +43,7 @@ MODEL: dict[str, dict[str, Any]] = {
 
 
 def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A training input with mdops' own sections where it has none; those of a training go with `learning_rate`."""
+    """A training input with mdops' sections for missing ones; those of a training go with `learning_rate`."""
     result = dict(tree)
     model = tree.get("model", {})
     if isinstance(model, Mapping) and model.get("type", "standard") == "standard":
@@ -61,7 +61,7 @@ def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loss(model: Any) -> Mapping[str, Any]:
-    """What the section `model` of an input is trained to minimise."""
+    """The section `loss` for the section `model` of an input."""
     if isinstance(model, Mapping) and isinstance(model.get("spin"), Mapping):
         return SPIN_LOSS
     fitting = model.get("fitting_net") if isinstance(model, Mapping) else None
@@ -70,7 +70,7 @@ def _loss(model: Any) -> Mapping[str, Any]:
     return LOSS if kind is None or not kind.LOSS else kind.LOSS
 
 
-_LEFT_OUT = 10  # every so many-th frame is for validation
+_LEFT_OUT = 10  # one frame of so many is for validation
 
 
 def data_input(
@@ -82,11 +82,11 @@ def data_input(
     cutoff: float | None = None,
     steps: int | None = None,
 ) -> dict[str, Any]:
-    """The training input that data alone makes, with mdops' own recipe for all that is not given.
+    """The training input from data alone, with mdops' own recipe for all else.
 
     Args:
         systems, elements: the data, and the type map.
-        validation: data to validate with; every tenth frame of the systems unless given.
+        validation: data to validate with; by default every tenth frame of the systems.
         names: see `training_data.names`. cutoff: A. steps: of the training.
     """
     data: dict[str, Any] = {"systems": systems, **({"names": dict(names)} if names else {})}
@@ -104,7 +104,7 @@ def data_input(
 
 
 def _with_validation(training: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the frames that the training leaves out as its validation data, where it names no other."""
+    """With the frames that the training leaves out as validation data, unless it names other data."""
     data = training.get("training_data")
     if "validation_data" in training or not isinstance(data, Mapping) or not data.get("leave_out"):
         return training

@@ -40,7 +40,7 @@ class FrozenOptions(ModelOptions):
 
 @register
 class FrozenModel(AtomicModel):
-    """What stands for a model of a file in an input. The model that it makes is that of the file."""
+    """The options of a model of a file in an input. They make the model of the file."""
 
     Options = FrozenOptions
 

@@ -1,4 +1,4 @@
-"""Reads the training input, checked as a whole, and tells its keys."""
+"""Reads and checks the training input as a whole, and lists its keys."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from mdops.train.config.types import with_type_map
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
-    """The training input of one model in a JSON file. Raises ConfigError, which names the file and the place in it."""
+    """The training input of one model in a JSON file. Raises ConfigError, naming the file and the place."""
     found = read_input(path)
     if isinstance(found, MultiTaskConfig):
         raise ConfigError(f"{path}: is of {len(found.branches)} models, which `read_input` reads")
@@ -49,7 +49,7 @@ def parse_config(tree: Mapping[str, Any]) -> Config:
     config = parse(Config, whole)
     check(config)
     if config.training.gradient_max_norm == 0:
-        config.training.gradient_max_norm = None  # 0 is DeePMD-kit's way to switch it off
+        config.training.gradient_max_norm = None  # 0 switches it off in DeePMD-kit
     return config
 
 

@@ -14,7 +14,7 @@ from mdops.train.config import frozen  # noqa: F401  (registers its kind)
 
 @dataclass
 class LearningRateConfig:
-    # Processes share a batch here, so that there is nothing to scale with their number.
+    # Processes share a batch here: nothing scales with their number.
     IGNORED: ClassVar[tuple[str, ...]] = ("scale_by_worker",)
 
     type: str = key("exp", "schedule of the learning rate", choices=("exp", "cosine", "wsd"))

@@ -1,4 +1,4 @@
-"""The types of an input that does not name them: those of its data."""
+"""The types of an input without type map: those of its data."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def with_type_map(tree: Mapping[str, Any]) -> Mapping[str, Any]:
         return tree
     types = _of_parts(model) or _of_data(tree)
     if types is None:
-        return tree  # what is missing then is said of the section that is
+        return tree  # the check of this section reports what is missing
     descriptor = model.get("descriptor")
     sel = descriptor.get("sel") if isinstance(descriptor, Mapping) else None
     if types[0].isdigit() and isinstance(sel, list):

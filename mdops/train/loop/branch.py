@@ -1,5 +1,5 @@
-"""One model that is trained: its data, its loss, its steps, and what is told of them. A training has one such branch,
-or several whose models share weights."""
+"""One model in training: its data, its loss, its steps, and their reports. A training has one such branch, or several
+whose models share weights."""
 
 import math
 import warnings
@@ -48,8 +48,8 @@ class Branch:
         name: of the branch; "" where there is no other.
         config: its training input. folder: where its files go.
         frames, validation: the data. loss: what is minimised.
-        potential: the model of now. taken: how many steps were of it.
-        full_validations: those that the input asks for.
+        potential: the current model. taken: the number of its steps.
+        full_validations: those in the input.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Branch:
         self._scalars: ScalarLog | None = None
 
     def _load_data(self, earlier: Potential | None) -> None:
-        """The data, with the types of the model to go on with, if there is one."""
+        """The data, with the types of the model to continue, if there is one."""
         model, training = self.config.model, self.config.training
         types, cutoff, outputs = model.type_map, model.cutoff, outputs_of(model)
         silent, spin, masked = model.atom_exclude_types, spin_of(model, types), masks(model)
@@ -121,8 +121,8 @@ class Branch:
             )
 
     def _initial_model(self, pretrained: Pretrained | None) -> Potential:
-        """The model before the first step. As in DeePMD-kit, it takes nothing from labels of atoms that the loss is not
-        of. The first process makes it, and all have its bits."""
+        """The model before the first step. As in DeePMD-kit, atomic labels without a term in the loss do not enter.
+        The first process makes it, and all get its bits."""
         data, lists = only_learned(self.frames.data, self.loss), self.frames.lists
 
         def make() -> dict[str, Any]:
@@ -133,8 +133,8 @@ class Branch:
         return restored(self._processes.from_first(make), self.config)
 
     def _drop_neighbors(self, *, restarted: bool) -> None:
-        """Lets the model drop the farthest neighbours where data that it was not made with have more than `sel`: those
-        of the validation, and all of a restart, which may have others."""
+        """Lets the model drop the farthest neighbours if data beyond its first statistics have more than `sel`: those
+        of the validation, and all data of a restart, which may differ."""
         for name, frames in (
             ("training data", self.frames if restarted else None),
             ("validation data", self.validation),
@@ -154,11 +154,11 @@ class Branch:
         steps: int,
         alone: bool,
     ) -> None:
-        """Makes steps ready, and opens the files of reports.
+        """Prepares the steps, and opens the report files.
 
         Args:
             optimizer, average: of all weights that are trained.
-            in_place: puts the average in the place of the weights, or back, while it lasts.
+            in_place: a context with the average in place of the weights, or the reverse.
             step, steps: those done, and those of the whole training.
             alone: whether there is no other branch.
         """
@@ -166,7 +166,7 @@ class Branch:
         self._optimizer, self._average, self._in_place = optimizer, average, in_place
         self.loss.take_statistics(potential.model)
         self._reduce = self._processes.mean_gradients(potential.parameters())
-        # Graphs hold gradients in places of their own, which several models cannot share.
+        # Graphs hold gradients in their own memory, which several models cannot share.
         self._graphs = None if not alone else step_graphs(
             potential,
             self.loss,
@@ -195,7 +195,7 @@ class Branch:
         return self._scalars
 
     def share(self) -> Share:
-        """What this process computes of the next batch."""
+        """This process' share of the next batch."""
         return self.frames.share(self.taken, self._processes)
 
     def step(self, share: Share, rate: float, fraction: float) -> Outcome:
@@ -250,7 +250,7 @@ class Branch:
     def report(
         self, step: int, rate: float, fraction: float, interval: int, trained: dict[str, float] | None
     ) -> Report:
-        """A line of the learning curve, every `interval` steps; without the errors of a step, with those of the next
+        """A line of the learning curve, every `interval` steps; without a step's errors, with those of the next
         batch."""
         if trained is None:
             trained = self.measured(self.frames, self.taken, 1, fraction)
@@ -262,7 +262,7 @@ class Branch:
         return report
 
     def _validate(self, line: int, fraction: float) -> dict[str, float] | None:
-        """RMSEs over the next validation batches, with the averages of the weights if these are wanted."""
+        """RMSEs over the next validation batches, with the averages of the weights if enabled."""
         training = self.config.training
         if self.validation is None or training.validation_data is None:
             return None
@@ -271,8 +271,8 @@ class Branch:
             return self.measured(self.validation, line * count, count, fraction)
 
     def validate_fully(self, step: int, save: Callable[..., None]) -> str | None:
-        """The validations over all data that are due; where one is among the best, calls `save` with its path and
-        `averaged`, whether it is of the average. Gives what is not finite."""
+        """Runs the full validations that are due; for one among the best, calls `save` with its path and `averaged`,
+        whether it is of the average. Returns what is not finite."""
         for full in self.full_validations:
             if not full.is_due(step):
                 continue
@@ -293,18 +293,18 @@ class Branch:
         return {"loss": (total / self._processes.count) ** 0.5, **rmse}
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
+        """Its part of a checkpoint."""
         found = {_weights_name(full.averaged): full.state() for full in self.full_validations}
         return {"model": model_state(self.potential), "taken": self.taken, "full_validation": found}
 
     def flush(self) -> None:
-        """What is written of TensorBoard goes to the disk."""
+        """Flushes TensorBoard's file to disk."""
         if self._scalars:
             self._scalars.flush()
 
     def save_model(self, path: Path, averaged: bool, step: int, steps: int) -> None:
-        """Writes the model, or that of the average of the weights, with how far its training has come. What LAMMPS
-        computes with is in the last one alone: it takes seconds."""
+        """Writes the model, with its weights or their average, and the progress of its training. Only the last file
+        has the data for LAMMPS, which takes seconds."""
         remove_unfinished(path)
         potential, data = self.potential, self.frames.data
         progress = {"step": step, "steps": steps}
@@ -323,5 +323,5 @@ class Branch:
 
 
 def _weights_name(averaged: bool) -> str:
-    """What checkpoints call the weights that a full validation is of."""
+    """The name in checkpoints of a full validation's weights."""
     return "average" if averaged else "weights"

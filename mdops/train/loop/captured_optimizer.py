@@ -7,14 +7,14 @@ import torch
 
 from mdops.train.loop.muon import HybridMuon
 
-# Numbers of a piece. Of operations on lists a block takes up to 65,536 numbers of a tensor, so that some dozen would do
-# all of a model's work.
+# Numbers of a piece. In operations on lists, a block takes up to 65,536 numbers of a tensor: some dozen blocks would do
+# all the work of a model.
 PIECE = 8192
 
 
 @torch.no_grad()
 def captured_step(optimizer: torch.optim.Optimizer) -> None:
-    """What `optimizer.step()` does of an optimizer whose state is there, and whose weights have gradients."""
+    """The same as `optimizer.step()`, if its state exists and its weights have gradients."""
     if isinstance(optimizer, HybridMuon):
         optimizer.step()
     else:
@@ -22,7 +22,7 @@ def captured_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _adam_step(optimizer: torch.optim.Optimizer) -> None:
-    """Of a fused Adam or AdamW."""
+    """For a fused Adam or AdamW."""
     for group in optimizer.param_groups:
         states = [optimizer.state[p] for p in group["params"]]
         torch._foreach_add_([state["step"] for state in states], 1)

@@ -1,4 +1,4 @@
-"""Labels less the part of charges beyond the cutoff, of trainings with a modifier (mdops.long_range)."""
+"""Labels minus the part of charges beyond the cutoff, for a training with a modifier (mdops.long_range)."""
 
 import hashlib
 import io
@@ -24,15 +24,15 @@ from mdops.train.loop.distributed import Processes
 from mdops.train.loss import Loss
 
 _NAMES = ("energy", "forces", "virial")
-_LONG = 10.0  # seconds of work that are worth a file
+_LONG = 10.0  # seconds of work from which a file is kept
 
 
 def take_off_charges(
     data: Dataset, section: Any, type_map: list[str], folder: Path, processes: Processes
 ) -> None:
-    """Takes the charges' part off the energies, forces and virials of all frames, in place, as DeePMD-kit does.
+    """Subtracts the charges' part from the energies, forces and virials of all frames, in place, like DeePMD-kit.
 
-    One process computes it, frame by frame, with progress on stderr. What took long is kept in the folder,
+    One process computes it, frame by frame, with progress on stderr. Long work is kept in the folder,
     charges-<digest>.npz, for a restart.
 
     Args:
@@ -60,7 +60,7 @@ def take_off_charges(
 
 
 def require_own_labels(loss: Loss) -> None:
-    """Raises ConfigError where the loss is of labels that the charges' part is not taken off."""
+    """Raises ConfigError if the loss uses labels without a charges' part to subtract."""
     whole = [name for name in loss.terms if name not in _NAMES]
     if whole:
         raise ConfigError(
@@ -70,7 +70,7 @@ def require_own_labels(loss: Loss) -> None:
 
 
 def _digest(data: Dataset, charges: DipoleCharge, section: Mapping[str, Any]) -> str:
-    """A name for what is computed."""
+    """A name for the result."""
     found = hashlib.sha256(json.dumps([data.type_map, section], sort_keys=True).encode())
     found.update(digest(charges.model).encode())
     for array in (data.offsets, data.positions, data.types, data.cell):

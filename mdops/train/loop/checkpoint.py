@@ -1,4 +1,4 @@
-"""The state of a training in one file, replaced as a whole: what is there is always complete."""
+"""The state of a training in one file, replaced as a whole: it is always complete."""
 
 import io
 import re

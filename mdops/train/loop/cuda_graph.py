@@ -1,7 +1,7 @@
-"""Training steps on a GPU as CUDA graphs: one launch for what would be some hundred.
+"""Training steps on a GPU as CUDA graphs: one launch in place of some hundred.
 
-A graph is captured for each kind of batch, that is for each group of frames that are alike and each number of
-them. In a loop over steps the host only says which frames come next, with the rate; it waits for nothing.
+A graph is captured for each kind of batch, that is for each group of similar frames and each number of them. In a
+loop over steps the host only sends the next frames' indices and the rate; it waits for nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,13 +25,13 @@ _WARM_UP = 3  # runs before a capture: libraries set themselves up in the first
 _CHECKED = 4096  # atoms that are checked at a time
 _SHARE = 0.4  # of the free memory of a GPU that frames may take
 _MOST_GROUPS = 256  # of frames that have graphs
-_OWN_THREAD = "thread_local"  # NCCL has a thread that asks for events while this one captures
+_OWN_THREAD = "thread_local"  # NCCL's thread queries events while this one captures
 
 Outcome = tuple[torch.Tensor, dict[str, torch.Tensor], Batch]
 
 
 class StepGraphs:
-    """Takes training steps as `train_step` does, in graphs.
+    """Takes the steps of `train_step` in graphs.
 
     Attributes:
         groups: the frames, on the device.
@@ -62,16 +62,16 @@ class StepGraphs:
         self._captured: dict[tuple, tuple[torch.cuda.CUDAGraph, torch.Tensor, Outcome]] = {}
         self._evaluator = potential.evaluator("train")  # holds what the graphs read
         self._update: torch.cuda.CUDAGraph | None = None
-        # Graphs share their memory: what a step gives is taken before the next one runs.
+        # Graphs share their memory: a step's result is read before the next one runs.
         with torch.cuda.device(device):
             self._pool = torch.cuda.graph_pool_handle()
-        # One for all captures: a weight's place in a graph of gradients belongs to the stream that first met it.
+        # One for all captures: a weight's gradient node belongs to the stream that first used it.
         self._stream = torch.cuda.Stream(device)
         for group in groups:
             self._check(group)
 
     def _check(self, group: DeviceFrames) -> None:
-        """Looks at all frames; then the group knows what room a graph of one of them needs."""
+        """Checks all frames; then the group knows the capacity that a graph of one needs."""
         step, most = max(1, _CHECKED // group.atoms), []
         for start in range(0, len(group.frames), step):
             places = torch.arange(start, min(start + step, len(group.frames)), device=self.potential.device)
@@ -87,8 +87,8 @@ class StepGraphs:
         self, frames: np.ndarray, counts: Mapping[str, float], rate: float, fraction: float
     ) -> Outcome | None:
         """Takes a step with these frames of the dataset: the loss, the predictions before the step, and the
-        batch. Their memory is used again in the next step. None, and no step, where the frames are not alike,
-        or the model has come to an evaluator that asks the device."""
+        batch. The next step reuses their memory. None, and no step, if the frames differ in kind, or
+        the model now has an evaluator that reads from the device."""
         found = self._find(frames) if self.potential.evaluator("train").captures else None
         if found is None:
             return None
@@ -124,12 +124,12 @@ class StepGraphs:
         if self._update is None:
             self._update = self._capture_update()
         self._update.replay()
-        # A replay changes the weights behind PyTorch's back; who keeps something made of them has to know.
+        # PyTorch does not see that a replay changes the weights; caches made from them must know.
         torch.autograd.graph.increment_version(self._weights)
         return outcome
 
     def _hold_gradients(self) -> None:
-        """Gives the weights the gradients that the graphs write and read; steps without a graph have others."""
+        """Sets the weights' gradients to those of the graphs; steps without a graph have others."""
         for p, gradient in zip(self._weights, self._gradients, strict=True):
             p.grad = gradient
 
@@ -143,7 +143,7 @@ class StepGraphs:
     def _differentiate(
         self, group: DeviceFrames, places: torch.Tensor, counts: Mapping[str, float]
     ) -> Outcome:
-        """The loss and its gradients, which go to `grad` of the weights."""
+        """The loss and its gradients, stored in `grad` of the weights."""
         batch = group.batch(places)
         result = predict(self.potential, batch)
         value = self.loss(result, batch, self._fraction, counts)
@@ -184,8 +184,8 @@ class StepGraphs:
 
 
 def largest_groups(data: Dataset) -> list[np.ndarray]:
-    """The frames that have graphs, in groups that are alike. Where there are very many groups, as of frames whose atoms
-    are in another order each time, the smaller ones have none: they would come too seldom to pay for their capture."""
+    """The frames with graphs, in groups of similar ones. If there are very many groups, as for frames with different
+    orders of atoms, the smaller ones get none: they come too seldom to pay for a capture."""
     return sorted(alike(data), key=len, reverse=True)[:_MOST_GROUPS]
 
 
@@ -200,8 +200,8 @@ def step_graphs(
     max_norm: float | None,
     reduce_gradients: Callable[[], None] | None,
 ) -> StepGraphs | None:
-    """Graphs for a training on this data; None on a CPU, for a model whose evaluator asks the device, for Hessians,
-    and for data that would fill the GPU's memory."""
+    """Graphs for a training on this data; None on a CPU, for an evaluator that reads from the device, for Hessians,
+    and for data too large for the GPU's memory."""
     if "hessian" in loss.terms:
         return None
     if potential.device.type != "cuda" or not potential.evaluator("train").captures:
@@ -223,7 +223,7 @@ def step_graphs(
 
 
 def _initialize_state(optimizer: torch.optim.Optimizer) -> None:
-    """Makes the optimizer's state, which it does in its first step, without a step."""
+    """Makes the optimizer's state without its first step."""
     if optimizer.state:
         return
     weights = [p.detach().clone() for group in optimizer.param_groups for p in group["params"]]

@@ -19,7 +19,7 @@ from mdops.train.loss.base import SHARES, label_number
 
 T = TypeVar("T")
 
-# The first process takes the statistics of the data while the others wait: hours, where there is much of it.
+# The first process takes the statistics of the data while the others wait: hours for large data.
 _PATIENCE = timedelta(hours=6)
 
 
@@ -27,7 +27,7 @@ _PATIENCE = timedelta(hours=6)
 class Processes:
     """The processes of a training, all of which call the same methods in the same order.
 
-    Whatever is shared goes through the CPU but the gradients, which stay on their device.
+    Shared data goes through the CPU, except the gradients, which stay on their device.
 
     Attributes:
         rank: of this one; the process of rank 0 alone writes files.
@@ -49,7 +49,7 @@ class Processes:
         return self.rank == 0
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What `make` gives in the first process; where it raises an error of mdops, all raise it."""
+        """The result of `make` in the first process; if it raises an error of mdops, all raise it."""
         if self.count == 1:
             return make()
         made: list[Any] = [None, None]
@@ -65,16 +65,16 @@ class Processes:
         return made[0]
 
     def share(self, frames: np.ndarray) -> tuple[np.ndarray, bool]:
-        """This process' part of the frames of a batch, and whether it is one.
+        """This process' share of the frames of a batch, and whether it counts.
 
-        A process for which none is left computes the first frame, too; it must not count.
+        A process without a share computes the first frame, too; that must not count.
         """
         own = np.array_split(frames, self.count)[self.rank]
         return (own, True) if len(own) else (frames[:1], False)
 
     def label_counts(self, data: Dataset, frames: np.ndarray, counts: bool = True) -> dict[str, float]:
-        """What a `Loss` divides by in this process, for the mean of the processes' losses (and gradients)
-        to be those of all `frames` as one batch: the mean over processes of `loss.label_counts`.
+        """The divisors of a `Loss` in this process, so that the mean of the processes' losses (and gradients)
+        is that of all `frames` as one batch: the mean over processes of `loss.label_counts`.
 
         `counts` is that of `share`: with False the loss and its gradients are zero.
         """
@@ -87,15 +87,15 @@ class Processes:
     def mean_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> Callable[[], None] | None:
         """The hook of `train_step`: replaces gradients by their means over processes; None for one process.
 
-        All go into one buffer. For models of some 100,000 weights one message costs less than several, and
-        the model needs no wrapper (DistributedDataParallel) that its forces would have to be taken through.
+        All go into one buffer. For models of some 100,000 weights one message costs less than several, and the
+        model needs no wrapper (DistributedDataParallel) around its forces.
         """
         if self.count == 1:
             return None
         trained = [p for p in parameters if p.requires_grad]
 
         def reduce() -> None:
-            # A parameter without gradient here may have one elsewhere.
+            # It may have a gradient in another process.
             for p in trained:
                 if p.grad is None:
                     p.grad = torch.zeros_like(p)
@@ -129,14 +129,14 @@ class Processes:
         return {name: (square, int(number)) for name, square, number in pairs if number}
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Waits for all processes."""
         if self.count > 1:
             self.sums([0.0])
 
 
 @contextmanager
 def _lost_messages() -> Iterator[None]:
-    """Says what it means that a message did not get through."""
+    """Explains why a message did not get through."""
     try:
         yield
     except RuntimeError as error:
@@ -165,6 +165,6 @@ def join_processes(device: str | torch.device) -> torch.device:
 
 
 def leave_processes() -> None:
-    """After a training that came to its end: the counterpart of `join_processes`."""
+    """The reverse of `join_processes`, at the end of a training."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""The parts of a training that a configuration asks for."""
+"""Makes the parts of a training from its configuration."""
 
 import math
 import warnings
@@ -30,8 +30,8 @@ def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
 
 
 def make_loss(config: Config, data: Dataset | None = None, model: AtomicModel | None = None) -> Loss:
-    """The loss of the section `loss`; with `skip_absent` of the labels that `data` has, if it is given. `model` is the
-    one that is trained, where it is not the input's."""
+    """The loss of the section `loss`; with `skip_absent`, of the labels in `data`, if given. `model` is the trained
+    one, if it is not the input's."""
     outputs = outputs_of(config.model) if model is None else model.outputs
     spin = spin_of(config.model, config.model.type_map) if model is None else model.spin
     loss = LOSSES[config.loss.KIND].make(config.loss, labels_of(outputs, spin is not None))
@@ -39,15 +39,15 @@ def make_loss(config: Config, data: Dataset | None = None, model: AtomicModel | 
 
 
 def only_learned(data: Dataset, loss: Loss) -> Dataset:
-    """The data without labels of atoms that the loss is not of."""
+    """The data without atomic labels that the loss does not use."""
     of_atoms = {name for name, label in data.known.items() if label.of_atom and not label.is_input}
     unused = of_atoms - set(loss.terms)
     return replace(data, labels={name: value for name, value in data.labels.items() if name not in unused})
 
 
 def require_labels(loss: Loss, data: Dataset) -> None:
-    """Raises DataError if no frame has any label that the loss is of; warns of terms that come to nothing, and counts
-    the labels that no term is of, but for energies of atoms."""
+    """Raises DataError if no frame has any label for the loss; warns of terms without effect, and counts the labels
+    without a term, except energies of atoms."""
     loss.check(data)
     if not any(data.has(name) for name in loss.terms):
         raise DataError(
@@ -80,16 +80,16 @@ def require_labels(loss: Loss, data: Dataset) -> None:
 
 
 def trained_labels(loss: Loss, data: Dataset) -> dict[str, int]:
-    """How many frames have each of the labels that are trained on."""
+    """The number of frames with each trained label."""
     return {name: int(data.present[name].sum()) for name in loss.terms if data.has(name)}
 
 
 _EPOCHS, _FEWEST, _MOST = 20, 4_000, 100_000
-_LINES, _INTERVAL = 20, 1000  # of a learning curve: at least so many, at most so many steps apart
+_LINES, _INTERVAL = 20, 1000  # of a learning curve: the least number, and the most steps between
 
 
 def planned_steps(config: Config, batches: int) -> int:
-    """The steps of the whole training, where an epoch has so many batches."""
+    """The steps of the whole training, with so many batches an epoch."""
     training = config.training
     if training.numb_steps is not None:
         return training.numb_steps
@@ -116,10 +116,10 @@ def make_optimizer(
     *,
     steps: int = 1,
 ) -> torch.optim.Optimizer:
-    """The optimizer of the section `optimizer`, for the parameters that are trained. `tables` are those among them that
-    are no matrices of products (`tables_of`), `decayed` those of which `decayed_of` tells.
+    """The optimizer of the section `optimizer`, for the trained parameters. `tables` are those that are no matrices of
+    layers (`tables_of`), `decayed` those of `decayed_of`.
 
-    On a GPU its learning rate is a tensor there, so that steps can be captured as a CUDA graph.
+    On a GPU its learning rate is a tensor there, so that a CUDA graph can capture steps.
 
     Raises ConfigError where there are none, and `steps` to take.
     """
@@ -151,7 +151,7 @@ def make_optimizer(
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Loads what `state_dict` gave, on this device or another: what belongs to the device stays."""
+    """Loads a `state_dict` of this device or another; what belongs to the device stays."""
     names = ("lr", "fused", "capturable")
     own = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
     saved = [{**group, **here} for group, here in zip(state["param_groups"], own, strict=True)]
