@@ -133,7 +133,7 @@ class Branch:
         return restored(self._processes.from_first(make), self.config)
 
     def _drop_neighbors(self, *, restarted: bool) -> None:
-        """Lets the model drop the farthest neighbours if data beyond its first statistics have more than `sel`: those
+        """Lets the model drop the farthest neighbours if data that it was not made from have more than `sel`: those
         of the validation, and all data of a restart, which may differ."""
         for name, frames in (
             ("training data", self.frames if restarted else None),

@@ -7,8 +7,8 @@ import torch
 
 from mdops.train.loop.muon import HybridMuon
 
-# Numbers of a piece. In operations on lists, a block takes up to 65,536 numbers of a tensor: some dozen blocks would do
-# all the work of a model.
+# Numbers of a piece. In operations on lists a block takes up to 65,536 numbers of a tensor: some dozen blocks would do
+# a whole model.
 PIECE = 8192
 
 
@@ -22,7 +22,7 @@ def captured_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _adam_step(optimizer: torch.optim.Optimizer) -> None:
-    """For a fused Adam or AdamW."""
+    """With fused Adam or AdamW."""
     for group in optimizer.param_groups:
         states = [optimizer.state[p] for p in group["params"]]
         torch._foreach_add_([state["step"] for state in states], 1)

@@ -1,4 +1,4 @@
-"""Labels minus the part of charges beyond the cutoff, for a training with a modifier (mdops.long_range)."""
+"""Labels minus the part of charges beyond the cutoff, for training with a modifier (mdops.long_range)."""
 
 import hashlib
 import io
@@ -24,13 +24,13 @@ from mdops.train.loop.distributed import Processes
 from mdops.train.loss import Loss
 
 _NAMES = ("energy", "forces", "virial")
-_LONG = 10.0  # seconds of work from which a file is kept
+_LONG = 10.0  # seconds: longer work is kept in a file
 
 
 def take_off_charges(
     data: Dataset, section: Any, type_map: list[str], folder: Path, processes: Processes
 ) -> None:
-    """Subtracts the charges' part from the energies, forces and virials of all frames, in place, like DeePMD-kit.
+    """Subtracts the charges' part from energies, forces and virials of all frames, in place, as DeePMD-kit does.
 
     One process computes it, frame by frame, with progress on stderr. Long work is kept in the folder,
     charges-<digest>.npz, for a restart.
@@ -60,7 +60,7 @@ def take_off_charges(
 
 
 def require_own_labels(loss: Loss) -> None:
-    """Raises ConfigError if the loss uses labels without a charges' part to subtract."""
+    """Raises ConfigError if the loss uses labels that keep the charges' part."""
     whole = [name for name in loss.terms if name not in _NAMES]
     if whole:
         raise ConfigError(

@@ -95,7 +95,7 @@ class Processes:
         trained = [p for p in parameters if p.requires_grad]
 
         def reduce() -> None:
-            # It may have a gradient in another process.
+            # A parameter may have its gradient in another process.
             for p in trained:
                 if p.grad is None:
                     p.grad = torch.zeros_like(p)

@@ -39,7 +39,7 @@ def make_loss(config: Config, data: Dataset | None = None, model: AtomicModel | 
 
 
 def only_learned(data: Dataset, loss: Loss) -> Dataset:
-    """The data without atomic labels that the loss does not use."""
+    """The data without atomic labels that the loss ignores."""
     of_atoms = {name for name, label in data.known.items() if label.of_atom and not label.is_input}
     unused = of_atoms - set(loss.terms)
     return replace(data, labels={name: value for name, value in data.labels.items() if name not in unused})

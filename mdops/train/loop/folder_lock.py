@@ -35,7 +35,7 @@ def one_training(folder: Path, processes: Processes) -> Iterator[None]:
 
 
 def remove_unused(folder: Path) -> None:
-    """Removes a folder in which no training runs and nothing but its lock is."""
+    """Removes a folder without a training that holds only its lock."""
     with suppress(BusyError, OSError):
         with locked(folder / NAME, remove=True):
             pass

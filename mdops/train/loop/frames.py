@@ -1,4 +1,4 @@
-"""The frames of a training, and the share of a process in each batch."""
+"""The frames of a training, and each process' share of a batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,17 +16,17 @@ from mdops.train.config.sections import DataConfig
 from mdops.train.loop.distributed import Processes
 from mdops.train.loop.factories import make_sampler
 
-_KEPT = 256 << 20  # bytes of batches of one frame that are kept for the next epochs
+_KEPT = 256 << 20  # bytes of one-frame batches to keep for the next epochs
 
 
 @dataclass(frozen=True)
 class Share:
-    """A process' part of a batch.
+    """A process' share of a batch.
 
     Attributes:
-        frames: which.
-        counts: what a `Loss` divides by.
-        is_counted: False where no frame was left for the process; the batch has weight 0 then.
+        frames: their indices.
+        counts: the divisors of a `Loss`.
+        is_counted: False if no frame was left for the process; then its batch has weight 0.
     """
 
     frames: np.ndarray
@@ -49,8 +49,8 @@ class Frames:
         spin: Spin | None = None,
         masks: bool = False,
     ) -> None:
-        """`known`: the labels of the model; `silent`: its types whose atoms have no answers; `spin`: its magnetic
-        moments; `masks`: whether aparam says which atoms are there."""
+        """`known`: the labels of the model; `silent`: its types without atomic results; `spin`: its magnetic
+        moments; `masks`: whether aparam is a mask of the atoms."""
         data = load_dataset(
             config.systems,
             elements,
@@ -72,13 +72,13 @@ class Frames:
         self._room = _KEPT
 
     def share(self, step: int, processes: Processes) -> Share:
-        """What this process computes of the batch of a step."""
+        """This process' share of the batch of a step."""
         frames = self.sampler(step)
         own, is_counted = processes.share(frames)
         return Share(own, processes.label_counts(self.data, frames, is_counted), is_counted)
 
     def batch(self, share: Share, device: torch.device) -> Batch:
-        """The frames of a share on a device; not to be changed: those of one frame are given again."""
+        """The frames of a share on a device; do not change them: one-frame batches are reused."""
         frame = int(share.frames[0]) if len(share.frames) == 1 else -1
         if frame in self._kept:
             kept = self._kept[frame]

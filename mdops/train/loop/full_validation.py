@@ -1,5 +1,5 @@
-"""Errors over all validation data during a training, and which weights were the best so far: DeePMD-kit's
-`validating` section."""
+"""Errors over all validation data during a training, and the best weights so far: DeePMD-kit's `validating`
+section."""
 
 import math
 import re
@@ -27,11 +27,11 @@ _BATCH_ATOMS = 4096
 
 
 class FullValidation:
-    """The validations over all frames of one training, of its weights or of their average.
+    """The validations over all frames of one training, of its weights or their average.
 
     Attributes:
-        averaged: whether it is of the average of the weights.
-        table: the file of all errors. best_files: where the best weights are kept.
+        averaged: whether it uses the average of the weights.
+        table: the file of all errors. best_files: the files of the best weights.
         records: (error, step) of the best validations so far, the best first.
     """
 
@@ -63,14 +63,14 @@ class FullValidation:
             )
 
     def _measurable(self, data: Dataset) -> list[str]:
-        """The metrics that some frame has labels for."""
+        """The metrics with labels in some frame."""
         has = {name: data.present[label].copy() for name, label in _LABELS.items() if data.has(label)}
         for name in has.keys() & {"S", "V"}:
             has[name] &= data.pbc.any(1)
         return [metric for metric in self._shown if metric[0] in has and has[metric[0]].any()]
 
     def open_table(self, after: int) -> None:
-        """Begins the table, or goes on with one after the step `after`: what comes later is dropped."""
+        """Begins the table, or continues one after the step `after`: later lines are dropped."""
         columns = [f"{m.replace(':', '_')}({_UNITS[m[0]]})" for m in self._shown]
         lines = [
             "# " + " ".join(text.ljust(18) for text in ["step", *columns]).rstrip(),
@@ -110,7 +110,7 @@ class FullValidation:
         return {metric: found[metric] for metric in self._shown}
 
     def take(self, step: int, errors: Mapping[str, float], save: Callable[[Path], None]) -> None:
-        """Adds a line to the table; where the metric is among the best, calls `save` with the path without suffix."""
+        """Adds a line to the table; if the metric is among the best, calls `save` with the path without suffix."""
         record = (errors[self.metric], step)
         others = [other for other in self.records if other[1] != step]
         self.records = sorted([*others, record])[: self._kept]
@@ -132,7 +132,7 @@ class FullValidation:
         return f"{_PER_UNIT * item[1]:.5g}"
 
     def state(self) -> dict[str, Any]:
-        """What a restart needs."""
+        """For a restart."""
         return {"metric": self.metric, "records": [list(record) for record in self.records]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -154,13 +154,13 @@ class BestFiles:
         return self._folder / f"{self._prefix}-{step}.t-{rank}"
 
     def found(self) -> list[Path]:
-        """All that are in the folder."""
+        """All in the folder."""
         if not self._folder.is_dir():
             return []
         return sorted(path for path in self._folder.iterdir() if self._pattern.fullmatch(path.name))
 
     def keep(self, steps: list[int]) -> None:
-        """Gives those of these steps, the best first, the names of their ranks, and removes all others."""
+        """Renames the files of these steps, best first, to their ranks, and removes all others."""
         for path in self.found():
             match = self._pattern.fullmatch(path.name)
             assert match is not None
@@ -169,12 +169,12 @@ class BestFiles:
                 path.unlink()
                 continue
             kept = self.path(step, steps.index(step) + 1)
-            # Not with_suffix: the names have dots.
+            # No with_suffix: names have dots.
             path.rename(kept.with_name(kept.name + match[3]))
 
 
 def best_files(config: Config, folder: Path) -> list[BestFiles]:
-    """Where full validations keep the best weights, and the best averages of weights."""
+    """The files of the best weights of full validations, and of the best averages."""
     place = (folder / config.training.save_ckpt).parent
     if config.validating.save_best_dir is not None:
         place = folder / config.validating.save_best_dir
@@ -188,7 +188,7 @@ def tables(config: Config, folder: Path) -> list[Path]:
 
 
 def full_validations(config: Config, steps: int, folder: Path, frames: Frames | None) -> list[FullValidation]:
-    """Those that the input asks for and that come within so many steps."""
+    """Those in the input that are due within so many steps."""
     full, start = config.validating, _first_step(config.validating.full_val_start, steps)
     if frames is None or start is None or start > steps:
         return []
@@ -198,14 +198,14 @@ def full_validations(config: Config, steps: int, folder: Path, frames: Frames | 
 
 
 def _first_step(start: float, steps: int) -> int | None:
-    """The step that `full_val_start` means, None for never."""
+    """The step of `full_val_start`, None for never."""
     if start == 1:
         return None
     return int(steps * start) if start < 1 else int(start)
 
 
 def _errors(errors: Mapping[str, torch.Tensor], data: Dataset, frames: np.ndarray) -> dict[str, torch.Tensor]:
-    """The errors of each metric from those of the labels; V and S are of periodic frames alone."""
+    """The errors of each metric from those of the labels; V and S use only periodic frames."""
     found = {name: errors[_LABELS[name]] for name in "EF" if _LABELS[name] in errors}
     if "virial" in errors:
         labelled = frames[data.present["virial"][frames]]

@@ -9,7 +9,7 @@ from mdops.system import System
 
 # A. Errors of the difference of four points fall with the step's fourth power, those of rounding grow with its inverse.
 _STEP = {torch.float32: 5e-3, torch.float64: 5e-4}
-# How many steps away, and the weight of the forces there in minus their slope times the step.
+# The distance in steps, and the weight of the forces there in minus their slope times the step.
 _POINTS = ((-2, -1 / 12), (-1, 8 / 12), (1, -8 / 12), (2, 1 / 12))
 _ATOMS = 4096  # of frames that are evaluated together
 
@@ -18,7 +18,7 @@ def differences(potential: Potential, batch: Batch) -> torch.Tensor:
     """(P, 3, 3) float64, eV/A^2: as `mdops.hessian.hessians`, of forces at four points along each
     coordinate.
 
-    The ops' forces have gradients by the weights, and no further ones: those of differences need no others."""
+    The ops' forces have gradients by the weights but no higher ones: differences need no others."""
     system, sizes, dtype = batch.system, batch.sizes.tolist(), potential.dtype
     first = torch.cumsum(batch.sizes, 0) - batch.sizes
     place = torch.arange(system.atoms, device=first.device) - first[system.batch.long()]
@@ -35,8 +35,8 @@ def differences(potential: Potential, batch: Batch) -> torch.Tensor:
 def _forces(
     potential: Potential, batch: Batch, place: torch.Tensor, chosen: torch.Tensor, step: float
 ) -> torch.Tensor:
-    """(C, points, N, 3) float64: where in each frame the coordinates (C,) are moved; `place` (N,) is an atom's number
-    in its frame."""
+    """(C, points, N, 3) float64: positions with the coordinates (C,) of each frame displaced; `place` (N,) is an atom's
+    index in its frame."""
     system, points = batch.system, len(_POINTS)
     copies, atoms = points * len(chosen), system.atoms
     moves = torch.tensor([number * step for number, _ in _POINTS], dtype=torch.float64, device=place.device)

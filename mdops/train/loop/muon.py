@@ -1,4 +1,4 @@
-"""The optimizer HybridMuon: matrices are changed as far in every direction, and all other weights by Adam."""
+"""The optimizer HybridMuon: orthogonal steps of matrices, and Adam for all other weights."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-# Iterations X <- a X + (b X X^T + c (X X^T)^2) X towards the orthogonal matrix that is next to X: eight that bring
-# singular values near 1, and two of Newton's that keep them there.
+# Iterations X <- a X + (b X X^T + c (X X^T)^2) X towards the nearest orthogonal matrix of X: eight bring singular values
+# near 1, and two of Newton's keep them there.
 _ITERATIONS = [(3.4445, -4.7750, 2.0315)] * 8 + [(2.0, -1.5, 0.5)] * 2
-# The polynomials of N. Amsel et al., "The Polar Express", arXiv:2505.16932, for singular values that are 1.05 times as
-# large, as 16 bits may make them.
+# The polynomials of N. Amsel et al., "The Polar Express", arXiv:2505.16932, for singular values up to 1.05 times as
+# large, which 16 bits allow.
 _ROOM = 1.05
 _POLYNOMIALS = [
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
@@ -19,13 +19,13 @@ _POLYNOMIALS = [
     (3.3184196573706015, -2.488488024314874, 0.51004894012372),
     (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
 ]
-_RESTART = 2  # the polynomial before which the matrix is made, and its Gram matrix anew
+_RESTART = 2  # before this polynomial, the matrix and its Gram matrix are recomputed
 _LEAST_NORM, _ADAM_EPS, _LEAST_PRODUCT = 1e-7, 1e-20, 1e-12
-# How a step is damped where a gradient does not go with the mean of gradients (arXiv:2602.15322, in a form without
-# chance): scores are kept for ten steps, and the least factor is a tenth.
+# The damping of a step if a gradient disagrees with the mean of gradients (arXiv:2602.15322, without random numbers):
+# scores last for about ten steps, and the least factor is a tenth.
 _TEMPERATURE, _MEMORY, _LEAST = 2.0, 0.9, 0.1
-# Zeros that may be added to matrices for them to go together on a GPU. To move so many takes as long as to begin an
-# operation, which is what steps of small matrices take their time for.
+# The most zeros to pad matrices with so that a GPU handles them together. To move so many takes as long as a launch,
+# which dominates steps of small matrices.
 _PADDING = 2**20
 MODES = ("slice", "flat", "2d")
 
@@ -38,7 +38,7 @@ class HybridMuon(torch.optim.Optimizer):
     the cosine between M and G. Other weights take Adam's steps, those with two axes or more with AdamW's decay. Axes
     of length 1 do not count.
 
-    What a step makes is on the weights' device, and needs nothing of the host: a CUDA graph can have it.
+    A step stays on the weights' device and needs nothing from the host: a CUDA graph can capture it.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class HybridMuon(torch.optim.Optimizer):
     ) -> None:
         """
         Args:
-            tables: of the parameters those whose axes are not those of a product: Adam has them, without decay.
-            decayed: those that Adam has with decay.
+            tables: the parameters that are no matrices of layers: Adam updates them, without decay.
+            decayed: those that Adam updates with decay.
             lr_adjust: above 0 Adam's rate is the rate over it, and s = sqrt(max(1, m/n)).
-            mode: of weights with more axes, "slice": the last two are those of matrices; "flat": all but the last are
-                rows of one; "2d": Adam has them, with decay.
-            gram: whether U of matrices that are not square is made by polynomials of M M^T, in float16; that of
-                others is by `_ITERATIONS` in bfloat16.
+            mode: of weights with more axes, "slice": the last two are matrices; "flat": all but the last are rows of
+                one; "2d": Adam updates them, with decay.
+            gram: whether U of matrices that are not square is computed by polynomials of M M^T, in float16; others
+                use `_ITERATIONS` in bfloat16.
             magma: whether steps are damped.
         """
         groups: dict[str, list[torch.nn.Parameter]] = {"muon": [], "adamw": [], "adam": []}
@@ -82,7 +82,7 @@ class HybridMuon(torch.optim.Optimizer):
         shared = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "lr_adjust": lr_adjust, **of_muon}
         super().__init__([{"params": own, "way": way} for way, own in groups.items() if own], shared)
         self._made: dict[tuple[Any, ...], Any] = {}
-        for group in self.param_groups:  # a CUDA graph cannot make them
+        for group in self.param_groups:  # CUDA graphs cannot make them
             _ = (
                 self._stacks(group["params"], group)
                 if group["way"] == "muon"
@@ -91,7 +91,7 @@ class HybridMuon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step, of the weights that have gradients."""
+        """One step of the weights with gradients."""
         for group in self.param_groups:
             own = [p for p in group["params"] if p.grad is not None]
             if own and group["way"] == "muon":
@@ -124,7 +124,7 @@ class HybridMuon(torch.optim.Optimizer):
         _subtract(weights, mean / size * of_mean.index_select(0, owners))
 
     def _owners(self, weights: Sequence[torch.nn.Parameter]) -> torch.Tensor:
-        """Which weight each number is of, of all numbers in turn."""
+        """The index of the weight of each number, in order."""
 
         def make() -> torch.Tensor:
             sizes = torch.tensor([p.numel() for p in weights])
@@ -134,7 +134,7 @@ class HybridMuon(torch.optim.Optimizer):
         return found
 
     def _kept(self, name: str, weights: Sequence[torch.nn.Parameter], make: Callable[[], Any]) -> Any:
-        """What `make` gives, made once for these weights where they are."""
+        """The result of `make`, once for these weights and their device."""
         key = name, weights[0].device, *map(id, weights)
         if key not in self._made:
             self._made[key] = make()
@@ -164,20 +164,20 @@ class HybridMuon(torch.optim.Optimizer):
             _subtract(own, (found.to(own[0].dtype) * rate).view(-1).index_select(0, stack.back))
 
     def _stacks(self, weights: Sequence[torch.nn.Parameter], group: dict[str, Any]) -> "list[_Stack]":
-        """The matrices that go together: on a GPU all, so far as `_PADDING` lets them, else those of one shape."""
+        """The matrices to stack: on a GPU all, as far as `_PADDING` allows, else those of one shape."""
         most = _PADDING if weights[0].is_cuda else 0
         found: list[_Stack] = self._kept("stacks", weights, lambda: _stacked(weights, group, most))
         return found
 
 
 class _Stack(NamedTuple):
-    """Matrices (B, m, n), m up to n, with zeros behind those that are smaller.
+    """Matrices (B, m, n), m up to n; smaller ones are padded with zeros.
 
     Attributes:
-        owners: the places of the weights that they are.
-        gram: whether they are made orthogonal by their Gram matrices.
-        places: (B, m, n) int32, where a number stands among those of the weights in turn; behind all: a zero.
-        back: (numbers,) int32, where a number of the weights stands among the matrices.
+        owners: the indices of their weights.
+        gram: whether Gram matrices make them orthogonal.
+        places: (B, m, n) int32, the index of a number among those of the weights in order; behind all: a zero.
+        back: (numbers,) int32, the index of a number of the weights among the matrices.
         lengths: (B, 1, 1), s.
         zero: (1,).
     """
@@ -190,13 +190,13 @@ class _Stack(NamedTuple):
     zero: torch.Tensor
 
     def of(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
-        """(B, m, n), of what weights have, in their shapes."""
+        """(B, m, n), from tensors in the weights' shapes."""
         flat = torch.cat([*(value.reshape(-1) for value in values), self.zero])
         return flat.index_select(0, self.places.view(-1)).view(self.places.shape)
 
 
 def _stacked(weights: Sequence[torch.Tensor], group: dict[str, Any], most: int) -> list[_Stack]:
-    """Stacks with no more than so many zeros. Shapes that need the fewest go together."""
+    """Stacks with at most so many zeros. Joins the shapes that need the fewest."""
     shapes = [_view(p, group["mode"]) for p in weights]
     alike: dict[tuple[Any, ...], list[int]] = {}
     for k, (_, rows, columns) in enumerate(shapes):
@@ -212,12 +212,12 @@ def _stacked(weights: Sequence[torch.Tensor], group: dict[str, Any], most: int) 
 
 
 def _sides(shapes: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-    """The longest of the short sides, and of the long ones."""
+    """The largest of the short sides, and of the long ones."""
     return max(min(shape[1:]) for shape in shapes), max(max(shape[1:]) for shape in shapes)
 
 
 def _zeros(shapes: Sequence[tuple[int, int, int]], owners: Sequence[int]) -> int:
-    """How many there are in a stack of these weights."""
+    """Their number in a stack of these weights."""
     own = [shapes[k] for k in owners]
     return sum(shape[0] for shape in own) * math.prod(_sides(own)) - sum(map(math.prod, own))
 
@@ -260,13 +260,13 @@ def _flat(values: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _subtract(weights: Sequence[torch.nn.Parameter], numbers: torch.Tensor) -> None:
-    """Takes numbers off weights, of all of them in turn."""
+    """Subtracts numbers from all weights in order."""
     parts = numbers.split([p.numel() for p in weights])
     torch._foreach_sub_(list(weights), [part.view(p.shape) for part, p in zip(parts, weights, strict=True)])
 
 
 def _damping(scores: Sequence[torch.Tensor], gradient: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """(B,), of each matrix. The scores that are kept are the differences from 1/2, so that a new one is zero."""
+    """(B,), of each matrix. Scores are stored as differences from 1/2, so that a new one is zero."""
     g, m = (x.flatten(1).float() for x in (gradient, mean))
     cosine = (g * m).sum(1) / (g.norm(dim=1) * m.norm(dim=1)).clamp(min=_LEAST_PRODUCT)
     low = 1 / (1 + math.exp(1 / _TEMPERATURE))
@@ -277,7 +277,7 @@ def _damping(scores: Sequence[torch.Tensor], gradient: torch.Tensor, mean: torch
 
 
 def _way(p: torch.Tensor, mode: str) -> str:
-    """Who has a parameter."""
+    """A parameter's owner."""
     axes = sum(n != 1 for n in p.shape)
     if axes < 2:
         return "adam"
@@ -285,7 +285,7 @@ def _way(p: torch.Tensor, mode: str) -> str:
 
 
 def _view(p: torch.Tensor, mode: str) -> tuple[int, int, int]:
-    """How many matrices a weight is, and their rows and columns."""
+    """The number of a weight's matrices, their rows and columns."""
     axes = [n for n in p.shape if n != 1]
     if mode == "flat":
         return 1, math.prod(axes[:-1]), axes[-1]

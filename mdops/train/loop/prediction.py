@@ -16,7 +16,7 @@ def predict(
 
     With `create_graph` all are differentiable in the weights. Parameters in the data that the model does not take
     are left out. With a `loss` of Hessians hessian (P, 3, 3), too (`Dataset.labels`), if the
-    batch has them. While CUDA kernels are captured neighbours are not judged: who captures has called `check_frames`.
+    batch has them. While a CUDA graph is captured, neighbours are not checked: `check_frames` was called before.
     """
     batch = batch.taken_by(potential)
     parts = batch.system, batch.neighbors, batch.fparam, batch.aparam
@@ -30,7 +30,7 @@ def predict(
     if loss is not None and "hessian" in loss.terms:
         found["hessian"] = found["forces"].new_zeros(0, 3, 3, dtype=torch.float64)
         if "hessian" in batch.labels:
-            # Without a graph to the weights for a report: `differences` gives the numbers alike.
+            # Reports need no graph to the weights: `differences` gives the same numbers.
             with torch.set_grad_enabled(create_graph):
                 found["hessian"] = differences(potential, batch)
     return found
@@ -38,7 +38,7 @@ def predict(
 
 @torch.no_grad()
 def check_frames(potential: Potential, batch: Batch) -> NeighborReport:
-    """Refuses and warns of what `predict` does; what there is of neighbours."""
+    """Raises and warns like `predict`; returns the neighbour counts."""
     own = batch.taken_by(potential)
     report: NeighborReport
     _, report = potential.evaluator("train")(own.system, own.neighbors, own.fparam, own.aparam)

@@ -1,4 +1,4 @@
-"""Whether a training can go on from its checkpoint with the input of now."""
+"""Whether a training can continue from its checkpoint with the new input."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -8,7 +8,7 @@ from mdops.errors import ConfigError
 from mdops.train.config.branches import MultiTaskConfig
 from mdops.train.config.sections import Config
 
-# What the checkpoint holds or decides: a change would be ignored, or leave the run half one and half the other.
+# Keys that the checkpoint fixes: a change would be ignored, or would mix two runs.
 _HELD = (
     *("model", "optimizer"),
     *("training.seed", "training.precision", "training.spline", "training.enable_ema"),
@@ -19,8 +19,8 @@ def require_unchanged(before: Mapping[str, Any], config: Config | MultiTaskConfi
     """Raises ConfigError, which names the keys, if a key that a restart cannot change differs.
 
     Args:
-        before: the input that the checkpoint is of, as a tree.
-        config: the input of now.
+        before: the input of the checkpoint, as a tree.
+        config: the new input.
         name: of the checkpoint.
     """
     tree = asdict(config)
@@ -41,7 +41,7 @@ def require_unchanged(before: Mapping[str, Any], config: Config | MultiTaskConfi
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any], of: str) -> list[str]:
-    """What differs of the keys that a restart cannot change."""
+    """The differing keys that a restart cannot change."""
     was, now = dict(_leaves(before)), dict(_leaves(after))
     return [
         f"{of}{key} is {now.get(key)!r} and was {was.get(key)!r}"
@@ -51,7 +51,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any], of: str) -> li
 
 
 def _leaves(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key below the sections, by its path."""
+    """Every key of the sections, by its path."""
     for name, value in node.items():
         place = f"{path}.{name}" if path else name
         if isinstance(value, Mapping):

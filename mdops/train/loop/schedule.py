@@ -80,11 +80,11 @@ class LearningRate:
 
 
 class FlatBuffer:
-    """Room for tensors of one dtype in one piece of memory: on a GPU an operation on it takes a few microseconds, where
-    one on a list of tensors keeps few multiprocessors busy. Zeros at first.
+    """Tensors of one dtype in one block of memory: on a GPU an operation on it takes a few microseconds, while one on a
+    list of tensors keeps few multiprocessors busy. Initially zero.
 
     Attributes:
-        whole: (n,). parts: of the tensors' shapes, each from 16 bytes on, as optimizers' kernels want them.
+        whole: (n,). parts: of the tensors' shapes, each aligned to 16 bytes for optimizers' kernels.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -109,8 +109,8 @@ class WeightAverage:
 
     Attributes:
         decay: the largest, see above.
-        updates: how many steps it has seen.
-        values: the averages, one a parameter; is_in_place: whether weights and averages are exchanged (`swap`).
+        updates: the number of its steps.
+        values: the averages, one a parameter; is_in_place: whether weights and averages are swapped (`swap`).
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], decay: float = 0.999) -> None:
@@ -123,13 +123,13 @@ class WeightAverage:
         self._averages.take(self._parameters)
 
     def next_share(self) -> float:
-        """The part that the next weights have in the average; counts them as seen."""
+        """The next weights' share of the average; counts the step."""
         self.updates += 1
         return 1 - min(self.decay, (1 + self.updates) / (10 + self.updates))
 
     @torch.no_grad()
     def take_in(self, share: float | torch.Tensor) -> None:
-        """Takes in the weights of now, with this part of the average (a number, or a tensor without axes)."""
+        """Adds the current weights with this share of the average (a number, or a tensor without axes)."""
         if isinstance(share, float):
             torch._foreach_lerp_(self.values, self._parameters, share)
             return
@@ -137,12 +137,12 @@ class WeightAverage:
         self._averages.whole.lerp_(self._now.whole, share.to(self._now.whole.dtype))
 
     def update(self) -> None:
-        """Takes in the weights of now."""
+        """Adds the current weights."""
         self.take_in(self.next_share())
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchanges weights and averages: once to validate or save the averages, once more to go on."""
+        """Swaps weights and averages: once to validate or save the averages, once more to continue."""
         for value, parameter in zip(self.values, self._parameters, strict=True):
             kept = parameter.clone()
             parameter.copy_(value)

@@ -41,8 +41,8 @@ from mdops.train.model.shared import link, set_cases
 from mdops.train.report.learning_curve import Report
 from mdops.train.report.tensorboard import require_tensorboard
 
-_KNOTS_EVERY = 1000  # steps, at most, after which knots are looked at, however seldom there are reports
-_CHOICES = 7  # a stream of random numbers: which branch a step is of
+_KNOTS_EVERY = 1000  # the most steps between two checks of knots, even with rare reports
+_CHOICES = 7  # a stream of random numbers: the branch of each step
 
 
 class Trainer:
@@ -60,7 +60,7 @@ class Trainer:
     Attributes:
         branches: the models that are trained, by their names, with data, loss and reports; of one, the name is "".
         steps: in the whole training. step: those done. seed: the one in use.
-        odds: how often a step is of each branch.
+        odds: the odds of each branch in a step.
         processes: those that share the work.
     """
 
@@ -123,7 +123,7 @@ class Trainer:
             self._prepare(pretrained, restart)
 
     def _prepare(self, pretrained: Callable[[str, Config], Pretrained | None], restart: bool) -> None:
-        """Data, models, optimizer and files, as they are before the next step."""
+        """Prepares data, models, optimizer and files for the next step."""
         training, configs = self.config.training, _configs(self.config)
         state: dict[str, Any] = self.processes.from_first(self._newest) if restart else {}
         self.step: int = state.get("step", 0)
@@ -183,31 +183,31 @@ class Trainer:
 
     @property
     def potential(self) -> Potential:
-        """The model of now."""
+        """The current model."""
         return self._all[0].potential
 
     @property
     def frames(self) -> Frames:
-        """The data that is trained on."""
+        """The training data."""
         return self._all[0].frames
 
     @property
     def validation(self) -> Frames | None:
-        """The data of validations."""
+        """The validation data."""
         return self._all[0].validation
 
     @property
     def loss(self) -> Loss:
-        """What is minimised."""
+        """The loss function."""
         return self._all[0].loss
 
     @property
     def full_validations(self) -> list[FullValidation]:
-        """Those that the input asks for, of all branches."""
+        """Those in the input, of all branches."""
         return [full for branch in self._all for full in branch.full_validations]
 
     def _plan(self) -> tuple[int, np.ndarray]:
-        """The steps of the whole training, and how often one is of each branch."""
+        """The steps of the whole training, and the odds of each branch."""
         steps = [planned_steps(branch.config, branch.frames.sampler.batches) for branch in self._all]
         if not isinstance(self.config, MultiTaskConfig):
             return steps[0], np.ones(1)
@@ -239,7 +239,7 @@ class Trainer:
             DivergedError: the loss or the weights are not finite. InputError: another training runs in the folder.
         """
         training = self.config.training
-        raw = self._in_place(False)  # an earlier run left the average there
+        raw = self._in_place(False)  # an earlier run left the average
         with one_training(self.folder, self.processes), self._scalar_logs(), raw:
             if self.step >= self.steps and self.processes.is_first:
                 self._save_models()
@@ -259,7 +259,7 @@ class Trainer:
 
     @contextmanager
     def _scalar_logs(self) -> Iterator[None]:
-        """TensorBoard's files for a run, if they are wanted and this process writes."""
+        """TensorBoard's files for a run, if enabled and if this process writes."""
         with ExitStack() as opened:
             if self.config.training.tensorboard and self.processes.is_first:
                 for branch in self._all:
@@ -294,7 +294,7 @@ class Trainer:
         ]
 
     def _chosen(self, step: int) -> Branch:
-        """The branch that a step is of."""
+        """The branch of a step."""
         if len(self.branches) == 1:
             return self._all[0]
         random = np.random.default_rng([self.seed, _CHOICES, step])
@@ -304,7 +304,7 @@ class Trainer:
         return self.step in (1, self.steps) or self.step % interval == 0
 
     def _validate_fully(self) -> None:
-        """The validations over all data that are due, and their best models."""
+        """Runs the full validations that are due; saves their best models."""
         for branch in self._all:
 
             def save(path: Path, averaged: bool, branch: Branch = branch) -> None:
@@ -319,7 +319,7 @@ class Trainer:
 
     @contextmanager
     def _in_place(self, averaged: bool) -> Iterator[None]:
-        """While this lasts, the model has its weights, or their average, whichever it had before."""
+        """In this context, the model has its weights, or their average, whichever it had before."""
         swaps = averaged != self.average.is_in_place
         if swaps:
             self.average.swap()
@@ -331,7 +331,7 @@ class Trainer:
 
     def save(self) -> None:
         """Writes a checkpoint and model.safetensors, then removes the oldest of more than `max_ckpt_keep`."""
-        # In every process, before one writes: a checkpoint of lost weights would push out the good ones.
+        # In every process, before one writes: a checkpoint of broken weights would push out good ones.
         if not all(bool(p.isfinite().all()) for b in self._all for p in b.potential.parameters()):
             raise self._diverged("weights are not finite")
         if not self.processes.is_first:
@@ -351,7 +351,7 @@ class Trainer:
             branch.save_model(path, self.config.training.enable_ema, self.step, self.steps)
 
     def _state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """The checkpoint's state."""
         return {
             "step": self.step,
             "seed": self.seed,
@@ -362,7 +362,7 @@ class Trainer:
         }
 
     def _diverged(self, what: str) -> DivergedError:
-        """What to raise, with what to do."""
+        """The error to raise, with advice."""
         found = checkpoints(self.folder, self.config.training.save_ckpt)
         last = (
             f"; {found[-1]} is the last good one: continue from it with --restart"
@@ -390,7 +390,7 @@ def _configs(config: Config | MultiTaskConfig) -> dict[str, Config]:
 
 
 def _with_branches(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint's state as it is now: earlier versions had one model without a name."""
+    """A checkpoint's state in today's form: earlier versions had one model without a name."""
     if "branches" in state:
         return dict(state)
     own = {
@@ -406,7 +406,7 @@ def _only_one(
     init_model: str | os.PathLike[str] | Potential | None,
     finetune: str | os.PathLike[str] | None,
 ) -> str | os.PathLike[str] | Potential | None:
-    """The model to begin with; a training has one beginning."""
+    """The model to begin with; there may be only one."""
     if restart + (init_model is not None) + (finetune is not None) > 1:
         raise InputError("restart, init_model and finetune cannot be combined")
     return finetune if init_model is None else init_model

@@ -9,12 +9,12 @@ from mdops.potential import Potential
 from mdops.train.loop.prediction import predict
 from mdops.train.loss import Loss
 
-_MARGIN = 0.9  # of the data's smallest distance: where the knots end
-# What the splines may be off in training (`spline_error`). In float32 that is forces within some thousandths of the
-# largest, below the errors there are to learn from, and fewer knots make a step faster. A saved model gets those of
-# simulation when it is loaded.
+_MARGIN = 0.9  # of the data's smallest distance: the end of the knots
+# The tolerance of splines in training (`spline_error`). In float32, forces are then within some thousandths of the
+# largest, which is below training's errors, and fewer knots make a step faster. A saved model gets the knots of
+# simulations when it is loaded.
 TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
-_ROOM = 0.5  # of the tolerance: new knots shall last
+_ROOM = 0.5  # of the tolerance, so that new knots last
 
 
 def use_training_spline(potential: Potential, nearest: float, types: Sequence[int] | None = None) -> None:
@@ -27,12 +27,12 @@ def use_training_spline(potential: Potential, nearest: float, types: Sequence[in
 
 
 def keep_spline(potential: Potential) -> bool:
-    """Choose new knots if those there no longer keep the error bound of training; returns whether it did so."""
+    """Choose new knots if the old ones exceed the error bound of training; returns whether it did so."""
     return potential.keep_spline(TOLERANCE[potential.dtype], _ROOM)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Sets the learning rate; where it is a tensor on a GPU, that one keeps its place."""
+    """Sets the learning rate; if it is a tensor on a GPU, in place."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(rate)
@@ -64,17 +64,17 @@ def train_step(
     Args:
         potential, optimizer: changed.
         loss, batch, counts: see `Loss`.
-        rate: the learning rate of this step; `fraction`: over that at the start.
-        max_norm: a longer gradient is cut to this length.
-        reduce_gradients: called when the gradients of this process are there, before they are used: puts the
-            mean over all processes in their place.
+        rate: the learning rate of this step; `fraction`: its ratio to that at the start.
+        max_norm: a longer gradient is scaled to this length.
+        reduce_gradients: called after the backward pass of this process: replaces gradients by their mean over
+            all processes.
     """
     set_rate(optimizer, rate)
     clear_gradients(optimizer)
     result = predict(potential, batch, loss=loss)
     value = loss(result, batch, fraction, counts)
     weights = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    value.backward(inputs=weights)  # and not to positions
+    value.backward(inputs=weights)  # not positions
     if reduce_gradients is not None:
         reduce_gradients()
     if max_norm is not None:
