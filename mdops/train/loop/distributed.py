@@ -95,7 +95,7 @@ class Processes:
         trained = [p for p in parameters if p.requires_grad]
 
         def reduce() -> None:
-            # A parameter may have its gradient in another process.
+            # Another process may have gradients of all parameters.
             for p in trained:
                 if p.grad is None:
                     p.grad = torch.zeros_like(p)

@@ -9,7 +9,7 @@ from mdops.system import System
 
 # A. Errors of the difference of four points fall with the step's fourth power, those of rounding grow with its inverse.
 _STEP = {torch.float32: 5e-3, torch.float64: 5e-4}
-# The distance in steps, and the weight of the forces there in minus their slope times the step.
+# A distance in steps, and the weight of the forces there in minus their slope times the step.
 _POINTS = ((-2, -1 / 12), (-1, 8 / 12), (1, -8 / 12), (2, 1 / 12))
 _ATOMS = 4096  # of frames that are evaluated together
 

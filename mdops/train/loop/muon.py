@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-# Iterations X <- a X + (b X X^T + c (X X^T)^2) X towards the nearest orthogonal matrix of X: eight bring singular values
-# near 1, and two of Newton's keep them there.
+# Iterations X <- a X + (b X X^T + c (X X^T)^2) X towards the orthogonal matrix nearest to X: eight bring singular
+# values near 1, and two of Newton's keep them there.
 _ITERATIONS = [(3.4445, -4.7750, 2.0315)] * 8 + [(2.0, -1.5, 0.5)] * 2
 # The polynomials of N. Amsel et al., "The Polar Express", arXiv:2505.16932, for singular values up to 1.05 times as
 # large, which 16 bits allow.
@@ -277,7 +277,7 @@ def _damping(scores: Sequence[torch.Tensor], gradient: torch.Tensor, mean: torch
 
 
 def _way(p: torch.Tensor, mode: str) -> str:
-    """A parameter's owner."""
+    """A weight's update."""
     axes = sum(n != 1 for n in p.shape)
     if axes < 2:
         return "adam"

@@ -390,7 +390,7 @@ def _configs(config: Config | MultiTaskConfig) -> dict[str, Config]:
 
 
 def _with_branches(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint's state in today's form: earlier versions had one model without a name."""
+    """A checkpoint's state, updated: earlier versions had one model without a name."""
     if "branches" in state:
         return dict(state)
     own = {

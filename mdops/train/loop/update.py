@@ -9,12 +9,12 @@ from mdops.potential import Potential
 from mdops.train.loop.prediction import predict
 from mdops.train.loss import Loss
 
-_MARGIN = 0.9  # of the data's smallest distance: the end of the knots
+_MARGIN = 0.9  # of the data's smallest distance: where knots end
 # The tolerance of splines in training (`spline_error`). In float32, forces are then within some thousandths of the
 # largest, which is below training's errors, and fewer knots make a step faster. A saved model gets the knots of
 # simulations when it is loaded.
 TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
-_ROOM = 0.5  # of the tolerance, so that new knots last
+_ROOM = 0.5  # of the tolerance: then new knots last
 
 
 def use_training_spline(potential: Potential, nearest: float, types: Sequence[int] | None = None) -> None:

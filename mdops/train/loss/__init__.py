@@ -1,4 +1,4 @@
-"""What trainings minimise, by the `type` of the section `loss`."""
+"""The losses of training, by the `type` of the section `loss`."""
 
 from mdops.options import Options
 from mdops.train.loss.base import Loss
@@ -21,10 +21,10 @@ _ABSENT = {
 
 
 def options() -> dict[str, type[Options]]:
-    """The options of each, by all their names."""
+    """Options of each, by all names."""
     return {name: loss.Options for loss in LOSSES.values() for name in loss.Options.NAMES}
 
 
 def absent(name: str) -> str:
-    """What to say of a loss of DeePMD-kit that is not supported."""
+    """The advice on an unsupported loss of DeePMD-kit."""
     return f" ({name} {_ABSENT[name]})" if name in _ABSENT else ""

@@ -1,4 +1,4 @@
-"""What losses share: means over what has a label, and the errors that reports show."""
+"""The base of losses: means over labelled values, and the errors in reports."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from mdops.nn.sums import sum_systems
 from mdops.options import Options
 from mdops.train.loss.weights import Prefactor
 
-# What sums over frames are multiplied with: how many processes share the batch, 0 where a process has no part in it.
+# The factor of sums over frames: how many processes share the batch, or 0 if this process has no share.
 SHARES = "(shares)"
 
 Result = Mapping[str, torch.Tensor]
@@ -24,13 +24,13 @@ Counts = Mapping[str, float]
 
 
 class Loss(ABC):
-    """What a training minimises.
+    """The loss of a training.
 
     Attributes:
         Options: the class of the section `loss` of an input.
         labels: all that the model can be trained on.
-        prefactors: of terms that have them, by the keys `start_pref_<term>` and `limit_pref_<term>`.
-        terms: the labels that it is of.
+        prefactors: of terms with the keys `start_pref_<term>` and `limit_pref_<term>`.
+        terms: the labels in use.
     """
 
     Options: ClassVar[type[Options]]
@@ -41,8 +41,8 @@ class Loss(ABC):
     @classmethod
     @abstractmethod
     def make(cls, options: Any, labels: Labels) -> Self:
-        """That of a section `loss`. Raises ConfigError for labels that it is not made for, and options that do not go
-        together."""
+        """That of a section `loss`. Raises ConfigError for unsupported labels, and options that do not fit each
+        other."""
 
     @abstractmethod
     def parts(self, result: Result, batch: Batch, fraction: Fraction, counts: Counts) -> list[torch.Tensor]:
@@ -50,16 +50,16 @@ class Loss(ABC):
 
     @abstractmethod
     def keys(self, label: str) -> list[str]:
-        """The keys of the section that make it be of a label."""
+        """The keys of the section that enable a label."""
 
     def take_statistics(self, model: AtomicModel) -> None:  # noqa: B027
-        """Takes what it has to know of the model that is trained."""
+        """Reads what it needs from the trained model."""
 
     def check(self, data: Dataset) -> None:  # noqa: B027
-        """Raises ConfigError for data that its section is not of."""
+        """Raises ConfigError for data that do not fit its section."""
 
     def only_of(self, data: Dataset) -> Self:
-        """Without the terms of labels that no frame of the data has, where its section says so."""
+        """Without the terms of labels that no frame of the data has, if its section allows it."""
         return self
 
     def __call__(
@@ -72,21 +72,21 @@ class Loss(ABC):
         """The loss, a float64 scalar.
 
         Args:
-            result: the answers as `Potential` gives them.
-            batch: what was asked, and its labels.
+            result: the predictions of `Potential`.
+            batch: the inputs and their labels.
             fraction: the learning rate over that at the start.
             counts: divide the sums of errors by these instead of `label_counts(batch)`. With the mean of
                 several processes' counts, the mean of their gradients is that of all batches as one.
         """
         parts = self.parts(result, batch, fraction, label_counts(batch) if counts is None else counts)
-        # Without labels it is part of the graph, too, so that the gradients are 0.
+        # Even without labels it is part of the graph: gradients are then 0.
         nothing = sum(result[self.labels[name].answer][:0].sum().double() for name in self.terms)
         return sum(parts[1:], parts[0]) if parts else torch.as_tensor(nothing, dtype=torch.float64)
 
 
 def difference(name: str, value: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """(S or N, components): prediction - label, 0 without label; (0, 1) if the batch has none of them. Of a label that
-    weighs another one, that of the other; or what it sums them up to."""
+    """(S or N, components): prediction - label, 0 without label; (0, 1) if the batch has none of them. For a label that
+    weighs another one, that of the other; or its weighted sums."""
     if name not in batch.labels:
         return value[:0].reshape(0, 1)  # part of the graph: a batch without labels has gradients 0
     of = batch.known[name]
@@ -102,17 +102,17 @@ def _projected(error: torch.Tensor, name: str, batch: Batch) -> torch.Tensor:
 
 
 def _is_whole(name: str, batch: Batch) -> bool:
-    """Whether it is known that every frame, or atom, has the label."""
+    """Whether surely every frame, or atom, has the label."""
     return batch.complete and not (batch.known[name].of_atom and silent_types(name, batch.silent, batch.spin))
 
 
 def mean(errors: torch.Tensor, name: str, counts: Mapping[str, float]) -> torch.Tensor | None:
-    """Over the components of what has the label; None where nothing has."""
+    """Over the components of labelled values; None without any."""
     return errors.sum() / (errors.shape[1] * counts[name]) if counts.get(name) else None
 
 
 def total(errors: torch.Tensor, counts: Mapping[str, float]) -> torch.Tensor:
-    """The sum over the frames of all processes, as the mean of theirs."""
+    """The sum over the frames of all processes, as a mean over processes."""
     return errors.sum() * counts.get(SHARES, 1.0)
 
 
@@ -137,13 +137,13 @@ def label_number(data: Dataset, name: str, frames: np.ndarray) -> int:
 def label_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, torch.Tensor]:
     """For each label of the batch, prediction - label, float64, of the frames or atoms that have it.
 
-    Energies (n, 1) and virials (n, 9), and what else grows with the system, are per atom; forces are (n, 3), atomic
+    Energies (n, 1), virials (n, 9) and other extensive labels are per atom; forces are (n, 3), atomic
     energies (n,). Weighted ones are multiplied with the root of their weight.
     """
     errors = {}
     for name in batch.labels:
         of = batch.known[name]
-        if of.answer not in result:  # Hessians, where the loss is not of them
+        if of.answer not in result:  # Hessians, if not in the loss
             continue
         labelled = rows(name, batch)
         error = result[of.answer].double() - batch.labels[of.answer]

@@ -24,7 +24,7 @@ OF_ALL = {  # of losses of energies
 
 @dataclass(kw_only=True)
 class ErrorOptions(Options):
-    """Those of every loss of energies."""
+    """Options of all losses of energies."""
 
     loss_func: str = key("mse", "use squares or absolute values of errors", choices=("mse", "mae"))
     intensive_ener_virial: bool = key(False, "divide squared errors of energies and virials by N^2, not by N")
@@ -74,10 +74,10 @@ class EnergyLoss(Loss):
     p_e <dE^2 / N^x> + p_f <dF^2> + p_v <dW^2 / N^x> + p_ae <de^2> + p_h <dH^2> + p_pf <w dF^2>, over components of
     forces, virials and Hessians, x = 2 if `intensive`, else 1, w the weights of atoms (`atom_pref`), and
     + p_gf <(sum dr/dq dF)^2> over generalized coordinates q (`drdq`), the sum over atoms and components. A term counts
-    where both of its prefactors are not zero; that of Hessians where one is not.
+    if both of its prefactors are nonzero; that of Hessians if one is.
 
     Attributes:
-        prefactors: of each of `LABELS`; terms that are not there do not count.
+        prefactors: of each of `LABELS`; absent terms do not count.
         function: "mse" as above, or "mae": p_e <|dE| / N> + p_f <|dF|> + p_v <|dW|> / N + p_ae <|de|> + p_pf <w |dF|>.
         huber: replaces the square of dE/N, dF, dW/N and de by a Huber function: u^2/2 up to its delta, and
             delta (|u| - delta/2) beyond.
@@ -86,7 +86,7 @@ class EnergyLoss(Loss):
             <|dF|>, or the Huber function of the length.
         intensive: see above.
         skips_absent: see `only_of`.
-        coordinates: how many generalized ones there are.
+        coordinates: the number of generalized ones.
     """
 
     Options: ClassVar[type[Options]] = EnergyLossOptions
@@ -114,7 +114,7 @@ class EnergyLoss(Loss):
 
     @classmethod
     def _advice(cls, labels: Labels) -> str:
-        """What to do where the model answers with other labels."""
+        """The advice for a model with other labels."""
         return ". A model with magnetic moments takes 'ener_spin'" if "force_mag" in labels else ""
 
     @classmethod
@@ -157,7 +157,7 @@ class EnergyLoss(Loss):
 
     @property
     def terms(self) -> list[str]:  # type: ignore[override]
-        """Those that count."""
+        """Terms that count."""
         return [name for name, p in self.prefactors.items() if p.counts or (name == "hessian" and any(p))]
 
     def keys(self, label: str) -> list[str]:
@@ -186,7 +186,7 @@ class EnergyLoss(Loss):
         return parts
 
     def _errors(self, name: str, value: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """For each frame or atom and component its part of the loss; 0 without label."""
+        """The loss of each frame or atom and component; 0 without label."""
         error = difference(name, value, batch)
         if not len(error):
             return error
@@ -210,5 +210,5 @@ class EnergyLoss(Loss):
 
 
 def _over(error: torch.Tensor, atoms: torch.Tensor | float) -> torch.Tensor:
-    """Errors over the numbers of atoms of their frames, or as they are."""
+    """Errors per atom of their frames, or unchanged."""
     return error / atoms if isinstance(atoms, torch.Tensor) else error

@@ -1,8 +1,8 @@
-"""Functions of errors that several losses have."""
+"""Functions of errors for several losses."""
 
 import torch
 
-# Keys of DeePMD-kit that say what it prints: mdops' learning curve has the RMSE.
+# DeePMD-kit's keys for its printed output: mdops' learning curve has the RMSE.
 PRINTED = ("metric",)
 
 

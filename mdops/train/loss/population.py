@@ -44,8 +44,8 @@ class PopulationLoss(Loss):
         p_spin f(d spin) / n + p_spin_total f(d spin_total) + p_pop f(d (a, b)) / n
         + p_pop_alpha_total f(dA) + p_pop_beta_total f(dB)
 
-    where f is the sum of |u| ("mae") or of "smooth_mae" over all that it is of, or the root of the mean of u^2 times
-    how many there are ("rmse", of each process' own frames), and n the mean number of atoms of a frame.
+    where f is the sum of |u| ("mae") or of "smooth_mae" over all errors, or the root of the mean of u^2 times their
+    number ("rmse", of each process' own frames), and n the mean number of atoms of a frame.
     """
 
     Options = PopulationLossOptions
@@ -86,7 +86,7 @@ class PopulationLoss(Loss):
         return [self._weights[term].at(fraction) * value for term, value in found.items()]
 
     def _sum(self, error: torch.Tensor, number: torch.Tensor, counts: Mapping[str, float]) -> torch.Tensor:
-        """f of the class, over so many errors that have a label; the others are 0."""
+        """f of the class, over so many labelled errors; the others are 0."""
         if self._options.loss_func == "rmse":
             return total((error.square().sum() * number).sqrt(), counts)
         return total(measure(error, self._options.loss_func, self._options.beta), counts)

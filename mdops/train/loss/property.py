@@ -29,10 +29,10 @@ class PropertyLossOptions(Options):
 
 
 class PropertyLoss(Loss):
-    """DeePMD-kit's loss of properties. With u = dP / deviation, of dP / N of a property that grows with the system:
+    """DeePMD-kit's loss of properties. With u = dP / deviation, with dP / N for an extensive property:
     the sum over frames and components of |u| ("mae"), u^2 ("mse") or "smooth_mae", u^2 / (2 beta) up to beta and
     |u| - beta/2 beyond; the root of the mean of u^2 ("rmse", of each process' own frames); or the mean of
-    |dP / (P + 0.001)| ("mape"). The deviation is that which the model has of its first type.
+    |dP / (P + 0.001)| ("mape"). The deviation is the model's for its first type.
     """
 
     Options = PropertyLossOptions
@@ -55,7 +55,7 @@ class PropertyLoss(Loss):
         return ["loss.type"]
 
     def take_statistics(self, model: AtomicModel) -> None:
-        """Raises DataError where the frames of the statistics all have the same property."""
+        """Raises DataError if all frames of the statistics have the same property."""
         self._deviation = model.out_std[0].detach().reshape(1, -1)
         if not bool((self._deviation > 0).all()):
             raise DataError(

@@ -25,8 +25,8 @@ class TensorLossOptions(Options):
 
 
 class TensorLoss(Loss):
-    """p <dT^2> + p_atomic <dt^2>: with T of a system and t of an atom, means over what has the label and over
-    components; as DeePMD-kit has it."""
+    """p <dT^2> + p_atomic <dt^2>: with T of a system and t of an atom, means over labelled values and
+    components; as in DeePMD-kit."""
 
     Options = TensorLossOptions
 

@@ -16,16 +16,16 @@ class Prefactor(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether the term does, as in DeePMD-kit: where neither is zero."""
+        """Whether the term counts, as in DeePMD-kit: if neither is zero."""
         return self.start != 0 and self.limit != 0
 
     def at(self, fraction: Any) -> Any:
-        """The weight where the learning rate is this fraction (a number or a tensor) of that at the start."""
+        """The weight at this fraction (a number or a tensor) of the initial learning rate."""
         return self.limit + (self.start - self.limit) * fraction
 
 
 class Weight(NamedTuple):
-    """What the keys of a term's weight are by default, and what it is the weight of."""
+    """The defaults of the keys of a term's weight, and the meaning of the term."""
 
     start: float
     limit: float
@@ -52,7 +52,7 @@ def weighted(terms: Mapping[str, Weight]) -> Callable[[T], T]:
 
 
 def weights_of(options: Options, terms: Iterable[str]) -> dict[str, Prefactor]:
-    """Those that options give terms."""
+    """Those in the options of terms."""
     ends = Prefactor._fields
     return {term: Prefactor(*(getattr(options, f"{end}_pref_{term}") for end in ends)) for term in terms}
 

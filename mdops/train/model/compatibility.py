@@ -1,4 +1,4 @@
-"""Whether a model that was trained before is the model that a training input describes."""
+"""Whether a trained model is the one that a training input describes."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def require_types(model: AtomicModel, options: Any, name: str) -> None:
 def require_same(model: AtomicModel, options: Any, name: str, *, descriptor_alone: bool = False) -> None:
     """Raises ConfigError, which names every difference, if the input describes another model than `name`.
 
-    What belongs to types is compared by element, for those of the input; `descriptor_alone`: nothing of fittings.
+    Values of types are compared by element, for those of the input; `descriptor_alone`: without fittings.
     """
     found = differences(options, model.options, "model", options.type_map, model.type_map)
     different = [

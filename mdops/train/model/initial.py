@@ -43,24 +43,24 @@ def new_potential(config: Config, data: Dataset, lists: PairLists, seed: int) ->
     """A model with random weights and the statistics of the data."""
     potential = random_potential(config, data, lists, seed=seed, dtype=_DTYPES[config.training.precision])
     frozen = frozen_parts(config.model)
-    if frozen and not all(frozen):  # what is trained learns what the others lack
+    if frozen and not all(frozen):  # trained parts learn the difference
         refit_bias(potential, data, lists, statistics_frames(config, data), rcond=fit_rcond(config.model))
     if config.training.spline:
         use_training_spline(potential, potential.source["min_nbor_dist"], _types(potential, data))
     return potential
 
 
-RANDOM = "RANDOM"  # the head that is a new fitting
+RANDOM = "RANDOM"  # the head for a new fitting
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model to begin with.
+    """An initial model.
 
     Attributes:
-        potential: it.
-        refits: whether the energies of the types are fitted anew.
-        is_new: whether its fitting is new: then these energies are those of the data.
+        potential: the model.
+        refits: whether to fit the energies of types again.
+        is_new: whether its fitting is new: then these energies come from the data.
     """
 
     potential: Potential
@@ -84,11 +84,11 @@ def read_pretrained(
     use_pretrain_script: bool = False,
     finetune: bool = False,
 ) -> Pretrained:
-    """The model of a file (of several that of the `head`), or a copy of a model, in the precision of the training.
+    """The model of a file (for several, that of the `head`), or a copy of a model, in the precision of the training.
 
-    It keeps its own type map, which may have more elements than the input, in another order; but to `finetune` one of
-    which weights serve all types, it has the input's (`with_elements`). Without a head it is the input's
-    `finetune_head`, or that with the name of the `branch` of a training of several models, or there a new fitting.
+    It keeps its own type map, which may have more elements than the input, in another order; but with `finetune`, a
+    model whose weights serve all types gets the input's (`with_elements`). Without a head it is the input's
+    `finetune_head`, or in a training of several models the head named like the `branch`, or else a new fitting.
 
     Raises:
         ConfigError: it lacks an element, or differs from the input's model (what `use_pretrain_script`
@@ -98,7 +98,7 @@ def read_pretrained(
     dtype, name, is_new = _DTYPES[config.training.precision], "the model to begin with", False
     if isinstance(path, Potential):
         potential = copy.deepcopy(path)
-        potential.modifier = None  # the labels are without its part
+        potential.modifier = None  # the labels lack its part
         if potential.dtype != dtype:
             raise InputError(f"{name} computes in {potential.dtype}, and training.precision is {dtype}")
     else:
@@ -120,7 +120,7 @@ def read_pretrained(
 
 
 def _head(path: str | os.PathLike[str], head: str | None, branch: str) -> tuple[str | None, bool]:
-    """The head to read, and whether its fitting is to be a new one."""
+    """The head to read, and whether it gets a new fitting."""
     if head is not None and head != RANDOM:
         return head, False
     if head is None and not branch:
@@ -150,9 +150,9 @@ def _with_new_fitting(potential: Potential, config: Config) -> Potential:
 
 
 def adapt(potential: Potential, config: Config, data: Dataset, lists: PairLists, *, refit: bool) -> Potential:
-    """Makes a model that was trained before ready for this data, whose types are the model's; returns it.
+    """Prepares a trained model for this data, whose types are the model's; returns it.
 
-    Its statistics (davg, dstd) stay. With `refit` the energies of the types are fitted anew.
+    Its statistics (davg, dstd) stay. With `refit` the energies of types are fitted again.
     """
     counts = NeighborCounts(data, lists)
     potential.overflow = overflow_rule(counts, potential.neighbors)
@@ -167,7 +167,7 @@ def adapt(potential: Potential, config: Config, data: Dataset, lists: PairLists,
 
 
 def _types(potential: Potential, data: Dataset) -> list[int] | None:
-    """The types that the data has, where a model may know many more; None where all count."""
+    """The types in the data, if a model may know many more; None: all types."""
     found = np.unique(data.types[data.types >= 0]).tolist()
     return found if potential.model.mixed_types else None
 
@@ -181,14 +181,14 @@ def refit_bias(
     preset: Mapping[int, float] | None = None,
     rcond: float | None = None,
 ) -> None:
-    """Shifts the energy of each type by what fits labels - predictions of these frames best.
+    """Shifts the energy of each type to fit labels - predictions of these frames.
 
     DeePMD-kit's "change-by-statistic": least squares, or the mean error of a type where atoms have
-    energies. Types that no frame has stay as they are. Warns if there are no energies at all.
+    energies. Types in no frame stay unchanged. Warns if there are no energies at all.
 
     Args:
         potential: changed. The types of `data` are its own.
-        preset: energies that types have afterwards, eV; these are not fitted.
+        preset: the energies of types that are not fitted, eV.
         rcond: of `numpy.linalg.lstsq`.
     """
     model = potential.model
@@ -217,9 +217,9 @@ def refit_bias(
 
 
 def set_bias(potential: Potential, data: Dataset, frames: np.ndarray) -> None:
-    """Gives each type the energy that fits the labels of these frames best, whatever the model says, and frame and
-    atomic parameters their averages and deviations in the data: DeePMD-kit's "set-by-statistic". `preset_out_bias` of
-    the model's options holds."""
+    """Fits the energy of each type to the labels of these frames, without the model, and sets averages and deviations
+    of frame and atomic parameters from the data: DeePMD-kit's "set-by-statistic". `preset_out_bias` of the model's
+    options holds."""
     model = potential.model
     found = data_outputs(model, model.options, data, frames)
     model.out_bias.copy_(torch.from_numpy(found.bias).to(model.out_bias))
@@ -230,13 +230,13 @@ def set_bias(potential: Potential, data: Dataset, frames: np.ndarray) -> None:
 
 
 def _by_type(energies: list[float | None], options: Any, potential: Potential) -> dict[int, float]:
-    """The energies that are given, by the model's type."""
+    """The given energies, by the model's type."""
     pairs = zip(options.type_map, energies, strict=True)
     return {potential.type_map.index(element): e for element, e in pairs if e is not None}
 
 
 def model_state(potential: Potential) -> dict[str, Any]:
-    """All that `restored` needs to make the same model, bit by bit."""
+    """The state from which `restored` makes the same model, bit by bit."""
     return {
         "tree": potential.model.to_tree(),
         "weights": potential.state_dict(),
@@ -253,7 +253,7 @@ def restored(state: Mapping[str, Any], config: Config) -> Potential:
     """The model of a state, on the CPU and in training mode."""
     dtype = _DTYPES[config.training.precision]
     potential = Potential(model_of_tree(arrays(state["tree"]), dtype), overflow=state["overflow"])
-    # The tree has the precision that the model is saved in, the weights that of the computation.
+    # The tree has the precision of saved models, the weights that of the computation.
     potential.load_state_dict(state["weights"])
     potential.source = dict(state["source"])
     if "grids" in state:

@@ -32,10 +32,10 @@ def random_potential(
 ) -> Potential:
     """A model with random weights and the data's statistics, in training mode, with its nets as they are.
 
-    The weights are DeePMD-kit's (`mdops.nn.net`); they depend on `seed` where the configuration has no other for a
+    The weights are DeePMD-kit's (`mdops.nn.net`); they depend on `seed` unless the configuration has one for a
     part.
 
-    Parts of a linear model that are frozen keep what they have; the averages of the types are zero then.
+    Frozen parts of a linear model are unchanged; the averages of types are then zero.
 
     Raises DataError if no atom has a neighbour, or the model takes parameters that the data lacks, and ConfigError if
     `sel` has no places; warns of parameters that the model does not take.
@@ -66,7 +66,7 @@ def random_potential(
 
 
 def frozen_parts(options: Any) -> list[bool]:
-    """Of each part of a linear model, whether it was trained before and is not again; empty where none is."""
+    """For each part of a linear model, whether it is frozen; empty if none is."""
     found = [part.is_frozen for part in getattr(options, "models", [])]
     return found if any(found) else []
 
@@ -78,9 +78,9 @@ def _new_parts(model: AtomicModel, options: Any) -> list[AtomicModel]:
 
 
 def origin(nearest: float, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What a model that is trained here says of itself: mdops, and the smallest distance in its data (A).
+    """The origin of a model trained here: mdops, and the smallest distance in its data (A).
 
-    With `before`, the origin of the model that the training begins with, both have seen the smaller distance.
+    With `before`, the origin of the initial model, it is the smaller of both distances.
     """
     found = {"software": "mdops", "version": version("mdops"), "min_nbor_dist": nearest}
     if before:
@@ -93,6 +93,6 @@ def origin(nearest: float, before: Mapping[str, Any] | None = None) -> dict[str,
 
 
 def set_trained(potential: Potential, config: Config) -> None:
-    """Fixes the weights of the parts that are not `trainable`, and tells how much the embedding nets may bend."""
+    """Freezes the weights of parts that are not `trainable`, and sets the smoothing of embedding nets."""
     potential.model.set_trained()
     potential.smoothing = config.training.smoothing

@@ -17,18 +17,18 @@ from mdops.train.loop.frames import Frames
 from mdops.train.loop.update import use_training_spline
 from mdops.train.model.statistics import statistics_frames
 
-# A branch's model, data and input, and how often a step is of it.
+# A branch's model, data and input, and its odds in a step.
 Part = tuple[Potential, Frames, Config, float]
 
 
 def link(branches: Mapping[str, Part], groups: Mapping[str, Sequence[Place]], *, learn: bool) -> None:
-    """Lets the places of each group have the weights of the first of them. A fitting keeps its own averages of types
-    and its case embedding.
+    """Gives all places of each group the weights of the first. A fitting keeps its own averages of types and its case
+    embedding.
 
-    With `learn`, parts take their statistics from the data of all branches, as DeePMD-kit does: the environment
-    matrix's of all frames alike, those of frame and atomic parameters by the branches' odds.
+    With `learn`, parts take their statistics from the data of all branches, as in DeePMD-kit: those of the environment
+    matrix with equal weights of frames, those of frame and atomic parameters by the branches' odds.
 
-    Raises ConfigError where the parts are not the same.
+    Raises ConfigError if the parts differ.
     """
     for key, places in groups.items():
         base, types = _part(branches, places[0]), branches[places[0].branch][0].type_map
@@ -51,9 +51,9 @@ def link(branches: Mapping[str, Part], groups: Mapping[str, Sequence[Place]], *,
 
 
 def set_cases(branches: Mapping[str, Potential]) -> None:
-    """Gives the fittings that have a case embedding theirs: 1 at the place of the branch's name among all, sorted.
+    """Sets the case embeddings of fittings: 1 at the index of the branch's name among all, sorted.
 
-    Raises ConfigError where they are of different widths, or too narrow.
+    Raises ConfigError if their widths differ or are too small.
     """
     fittings = {name: getattr(branches[name].model, "fitting", None) for name in sorted(branches)}
     widths = {name: len(getattr(fitting, "case_embedding", ())) for name, fitting in fittings.items()}
@@ -115,7 +115,7 @@ def _learn(branches: Mapping[str, Part], places: Sequence[Place]) -> None:
 
 
 def _merged(parts: Sequence[Part], name: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Average and inverse deviation of the values of all branches, each counted by its odds."""
+    """Average and inverse deviation of the values of all branches, weighted by odds."""
     having = [(frames.data.labels[name], odds) for _, frames, _, odds in parts if frames.data.has(name)]
     if len(having) < 2:
         data = next((frames.data for _, frames, _, _ in parts if frames.data.has(name)), None)

@@ -1,4 +1,4 @@
-"""All that a new model takes from its data."""
+"""The statistics of the data for a new model."""
 
 import warnings
 from collections.abc import Sequence
@@ -77,9 +77,9 @@ def data_parameters(
 def overflow_rule(
     counts: NeighborCounts, specs: Sequence[NeighborSpec], of: str = "training data"
 ) -> Overflow:
-    """What a model with these places is to do with more neighbours on data that has so many.
+    """The `overflow` of a model with these places on data with so many neighbours.
 
-    Warns where there are more, naming the data: the farthest are dropped then.
+    Warns if there are more, naming the data: then the farthest are dropped.
     """
     for spec in specs:
         if spec.sel is None:
@@ -101,13 +101,13 @@ def overflow_rule(
 
 
 def statistics_frames(config: Config, data: Dataset) -> np.ndarray:
-    """The frames that statistics of energies and environments are of: `data_stat_nbatch` batches a system."""
+    """The frames for statistics of energies and environments: `data_stat_nbatch` batches a system."""
     sizes = batch_sizes(data, config.training.training_data.batch_size)
     return spread_frames(data, config.model.data_stat_nbatch, sizes)
 
 
 def data_outputs(model: AtomicModel, options: Any, data: Dataset, frames: np.ndarray) -> OutputStatistics:
-    """Of these frames, by the model's options."""
+    """From these frames, by the model's options."""
     return output_statistics(
         data,
         model.outputs[0],

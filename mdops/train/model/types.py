@@ -1,4 +1,4 @@
-"""A model of many elements as one of some of them: for fine-tuning, as DeePMD-kit's `change_type_map` does it."""
+"""Reduces a model of many elements to some of them: for fine-tuning, like DeePMD-kit's `change_type_map`."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from mdops.potential import Potential
 
 
 def with_elements(potential: Potential, elements: Sequence[str]) -> Potential:
-    """The model of these elements alone, in this order, which has the same energies where there are no others.
+    """The model for only these elements, in this order, with the same energies for systems of them.
 
-    Only models whose weights serve all types can be that (`mixed_types`); others are returned as they are, and so are
-    models that are made of models, whose parts have type maps of their own.
+    This needs weights that serve all types (`mixed_types`); other models are returned unchanged, and so are models
+    made of models, whose parts have their own type maps.
 
     Raises:
         UnsupportedModelError: a part of a hybrid has weights of its own for each type, or the first layer of the type

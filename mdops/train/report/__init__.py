@@ -1,1 +1,1 @@
-"""What a training tells: learning curves, errors, tables, plots."""
+"""Reports of a training: learning curves, errors, tables, plots."""

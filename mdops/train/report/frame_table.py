@@ -19,8 +19,8 @@ _COLUMNS = (
 
 
 def write_table(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
-    """Writes a line of comma-separated values for each frame; what has no label stays empty."""
-    # Names of files may hold what the locale has no letters for: their bytes are kept.
+    """Writes a line of comma-separated values for each frame; values without label stay empty."""
+    # The locale may lack letters of file names: their bytes are kept.
     with (
         naming(Path(path)),
         Path(path).open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,

@@ -18,7 +18,7 @@ _WIDTH = 12
 
 @dataclass(frozen=True)
 class Report:
-    """What is known at a line of the learning curve.
+    """The data of a line of the learning curve.
 
     Attributes:
         step: steps done. rate: the learning rate of the last.
@@ -37,12 +37,12 @@ class Report:
 class LearningCurve:
     """A text file with a line for each report: step, the root of the loss, RMSEs, and the learning rate.
 
-    Energies and virials are per atom. With validation, each number of the training batch stands behind that
-    of the validation batches. Columns without data are nan.
+    Energies and virials are per atom. With validation, each value of the training batch follows that of the
+    validation batches. Columns without data are nan.
     """
 
     def __init__(self, path: Path, terms: Sequence[Label], validation: bool, after: int = 0) -> None:
-        """Begins the file, or goes on with one after the step `after`: later lines are dropped."""
+        """Begins the file, or continues one after the step `after`: later lines are dropped."""
         self._path, self._terms, self._validation = path, list(terms), validation
         lines = [self._header()]
         if after and path.is_file():

@@ -1,4 +1,4 @@
-"""Pictures of how good a model is: parity plots, and the learning curve. They need matplotlib."""
+"""Plots of a model's errors: parity plots, and the learning curve. They need matplotlib."""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ _ENDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def parity_plot(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
-    """Draws predictions over labels, a panel for each quantity that the data has labels of."""
+    """Draws predictions over labels, a panel for each quantity with labels in the data."""
     errors = evaluation.errors()
     drawn = figure(len(errors), 1.1)
     for axes, (name, error) in zip(drawn.axes, errors.items(), strict=True):
@@ -36,7 +36,7 @@ def _parity(axes: "Axes", of: Label, label: np.ndarray, prediction: np.ndarray, 
     factor = of.factor
     title = f"{of.noun} per atom" if of.per_atom else f"{of.component}s"
     unit = of.shown_unit.removesuffix("/atom").replace("/A", "/Å")
-    if of.name == "energy":  # differences are what matters, and far smaller
+    if of.name == "energy":  # only differences matter, and are far smaller
         mean = label.mean()
         title = f"{title}, relative to {mean:.6g} eV"
         label, prediction = label - mean, prediction - mean
@@ -56,7 +56,7 @@ def _parity(axes: "Axes", of: Label, label: np.ndarray, prediction: np.ndarray, 
 
 
 def learning_curve_plot(curve: dict[str, np.ndarray], path: str | os.PathLike[str]) -> None:
-    """Draws a learning curve as `mdops.train.report.learning_curve.read_curve` gives it, a panel for each quantity."""
+    """Draws a learning curve of `mdops.train.report.learning_curve.read_curve`, a panel for each quantity."""
     columns = dict.fromkeys(name.rpartition("_")[0] for name in curve if name.startswith("rmse"))
     shown = [name for name in columns if any(_drawn(curve, f"{name}_{end}") for end in _ENDS)]
     if not shown:

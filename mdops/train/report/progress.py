@@ -1,4 +1,4 @@
-"""What a training shows as it goes on."""
+"""The progress display of a training."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from mdops.train.report.learning_curve import Report
 
 
 def describe(errors: Mapping[str, float], labels: Labels = LABELS) -> str:
-    """The root of the loss, if it is there, and RMSEs in one line."""
+    """The root of the loss, if present, and RMSEs in one line."""
     parts = [f"loss {errors['loss']:.3g}"] if "loss" in errors else []
     for name, label in labels.items():
         if name in errors:
@@ -26,7 +26,7 @@ class TrainingProgress(StepProgress):
     times = 20
 
     def __init__(self, first: int, last: int, labels: Mapping[str, Labels]) -> None:
-        """As of `StepProgress`, with what the labels of each branch are."""
+        """As in `StepProgress`, with the labels of each branch."""
         super().__init__(first, last)
         self._labels = labels
         self.latest: dict[str, Report] = {}
@@ -41,7 +41,7 @@ class TrainingProgress(StepProgress):
             self.show(step, f"{(step - self.first) / self.seconds:.3g} steps/s", self._errors(step))
 
     def _errors(self, step: int) -> str:
-        """The latest errors: those of validation where there is one, with their step if it is another."""
+        """The latest errors: those of validation if there are some, with their step if it differs."""
         return "; ".join(self._of(report, step) for report in self.latest.values())
 
     def _of(self, report: Report, step: int) -> str:

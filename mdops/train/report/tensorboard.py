@@ -23,7 +23,7 @@ class ScalarLog:
     """Charts of learning rate, loss and RMSEs, with the curves "training" and "validation"; used in a `with`."""
 
     def __init__(self, folder: Path, after: int, labels: Labels) -> None:
-        """Begins a file in the folder; what earlier files have of the steps beyond `after` is not shown."""
+        """Begins a file in the folder; earlier files' steps beyond `after` are not shown."""
         # A slash would make a folder of charts.
         units = {name: label.unit.replace("/", " per ") for name, label in labels.items()}
         charts = {name: f"{label.noun} RMSE ({units[name]})" for name, label in labels.items()}
@@ -40,7 +40,7 @@ class ScalarLog:
             self._writer.add_scalar(f"{self._charts[name]}/{curve}", value, step)
 
     def flush(self) -> None:
-        """To the disk: a kill loses nothing from before."""
+        """Flushes to disk: a kill then loses nothing."""
         self._writer.flush()
 
     def __enter__(self) -> "ScalarLog":
