@@ -1,4 +1,4 @@
-"""The state of a run in one file, replaced as a whole: it is complete at any moment."""
+"""The state of a run in one file, replaced as a whole: it is always complete."""
 
 import dataclasses
 import io
@@ -20,13 +20,13 @@ class Checkpoint:
     """A run after a step.
 
     Attributes:
-        step: how many are done.
+        step: the number of steps done.
         physics: of the run, as a dict, with digests of its models and parameters.
         random: the state of the random numbers.
-        sums: what means over the whole run, and its drift, are made of.
-        marks: for each output file how far it was written.
+        sums: for means over the whole run, and its drift.
+        marks: for each output file, its end.
         arrays: numbers, positions, momenta, cell, pbc.
-        inner: the engine's own variables; none of ASE's integrators.
+        inner: the engine's own variables; none with ASE's integrators.
     """
 
     step: int
@@ -39,13 +39,13 @@ class Checkpoint:
 
 
 def atom_arrays(atoms: Atoms) -> dict[str, np.ndarray]:
-    """What of the atoms changes in a run, and what identifies them."""
+    """What changes in a run, and what identifies the atoms."""
     arrays = {name: atoms.arrays[name] for name in ("numbers", "positions", "momenta")}
     return arrays | {"cell": atoms.cell.array, "pbc": atoms.pbc}
 
 
 def restore_atoms(atoms: Atoms, arrays: dict[str, np.ndarray]) -> None:
-    """Puts the atoms where the checkpoint has them.
+    """Sets the atoms to the state of the checkpoint.
 
     Raises InputError if the checkpoint is of other atoms.
     """
@@ -57,13 +57,13 @@ def restore_atoms(atoms: Atoms, arrays: dict[str, np.ndarray]) -> None:
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
-    """Write, to the disk, then put in the place of the last one."""
+    """Write to disk, then replace the last one."""
     head = {"version": _VERSION, "step": checkpoint.step, "physics": checkpoint.physics}
     head |= {"random": checkpoint.random, "sums": checkpoint.sums, "marks": checkpoint.marks}
     members: dict[str, Any] = {f"atoms/{name}": value for name, value in checkpoint.arrays.items()}
     members |= {f"inner/{name}": value for name, value in checkpoint.inner.items()}
     buffer = io.BytesIO()
-    # Without `allow_pickle`: before NumPy 2.1 that is the name of one more array.
+    # No `allow_pickle`: NumPy before 2.1 takes it as another array's name.
     np.savez(buffer, head=np.array(json.dumps(head)), **members)
     replace_file(path, buffer.getbuffer())
 

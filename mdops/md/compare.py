@@ -1,4 +1,4 @@
-"""Molecular dynamics at constant energy with any calculator, and what one looks at afterwards."""
+"""Molecular dynamics at constant energy with any calculator, and its analysis."""
 
 import time
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class Run:
         return float(np.polyfit(self.times, self.energies, 1)[0])
 
     def settled(self) -> "Run":
-        """Without its first part, in which the energy that was all kinetic is shared out."""
+        """Without its first part, in which kinetic energy becomes potential energy."""
         first = int(EQUILIBRATION * len(self.frames))
         energies = self.energies[first:] - self.energies[first:].mean()
         times, temperatures = self.times[first:], self.temperatures[first:]
@@ -55,7 +55,7 @@ def simulate(
     """Velocity Verlet from `start`, which has velocities; a frame every `interval` steps of `timestep` fs."""
     atoms = start.copy()
     atoms.calc = calculator
-    atoms.get_forces()  # what happens only once is not timed
+    atoms.get_forces()  # one-time work is not timed
     dynamics = VelocityVerlet(atoms, timestep * units.fs)
     frames, energies, temperatures = [atoms.copy()], [atoms.get_total_energy()], [atoms.get_temperature()]
     seconds = 0.0
@@ -79,7 +79,7 @@ def simulate(
 def pair_distributions(
     frames: list[Atoms], cutoff: float, width: float
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Distances (A) and, for each pair of elements such as "Al-Cu", how often they occur, in bins of `width`.
+    """Distances (A) and, for each pair of elements such as "Al-Cu", their histogram, in bins of `width`.
 
     With a cell it is the radial distribution function: the density of the second element at a distance from
     the first, over its mean. Without one it is the number of pairs per A.

@@ -1,4 +1,4 @@
-"""Pictures of two runs beside each other: energy conservation and pair distributions. They need matplotlib."""
+"""Plots of two runs side by side: energy conservation and pair distributions. They need matplotlib."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ def _drift_text(run: Run) -> str:
 def distribution_plot(model: Run, reference: Run, cutoff: float, width: float, path: Path) -> float:
     """Both pair distributions on one axis, lines for the model and dots for the reference.
 
-    Returns how much of the area under the reference's curves the differences between the two take up, 0 .. 1.
+    Returns the area of the differences over that under the reference's curves, 0 .. 1.
     """
     drawn, (axes,) = _panels(1)
     r, ours = pair_distributions(model.frames, cutoff, width)

@@ -1,4 +1,4 @@
-"""Several models as one: the means of their forces, and how far they differ."""
+"""Several models as one: the means of their forces, and their deviations."""
 
 import functools
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Committee:
 
     @property
     def capacity(self) -> int:
-        """Places in a row, of every list."""
+        """Capacity of a row, in each list."""
         return self._surfaces[0].capacity
 
     @capacity.setter
@@ -57,7 +57,7 @@ class Committee:
 
     @property
     def cutoff(self) -> float:
-        """Of the list that reaches furthest, A."""
+        """The largest cutoff of a list, A."""
         return max(surface.cutoff for surface in self._surfaces)
 
     @property
@@ -74,7 +74,7 @@ class Committee:
             surface.widen(sizes)
 
     def rebuild(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
-        """New lists. `needed` is negative where a search refused its input, else of the longest row of all."""
+        """New lists. `needed` is negative if a search refused its input, else that of the longest row."""
         for k, surface in enumerate(self._surfaces):
             if self._list_of[k] == k:
                 device = surface.potential.device
@@ -86,7 +86,7 @@ class Committee:
         self.needed = torch.where(least[0] < 0, least, needed.amax(0))
 
     def forces(self, positions: torch.Tensor, cell: torch.Tensor) -> ForceResult:
-        """By the lists of `rebuild`."""
+        """With lists of `rebuild`."""
         devices = [surface.potential.device for surface in self._surfaces]
         return self._join(
             [s.forces(positions.to(d), cell.to(d)) for s, d in zip(self._surfaces, devices, strict=True)]

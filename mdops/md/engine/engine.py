@@ -48,8 +48,8 @@ class Engine(Simulation[Atoms, Frame]):
 
 class BatchEngine(Simulation[Sequence[Atoms], BatchFrame]):
     """Simulations of S structures side by side, each as if it were alone: with its own cell and pbc, temperature,
-    thermostats, barostat and conserved energy. They share the time step, the ensemble and the device, of which one
-    small structure would use only a part. `Simulation` describes the arguments.
+    thermostats, barostat and conserved energy. They share the time step, the ensemble and the device; one small
+    structure would use only part of that. `Simulation` describes the arguments.
 
         engine = BatchEngine(molecules, mdops.load("model.dp", device="cuda"), EnsembleSettings("nvt", 300))
         for frames in engine.run(10_000, every=100):

@@ -1,8 +1,8 @@
-"""FIRE: a minimiser of energies, of atoms and of cells, many systems side by side.
+"""FIRE: minimises the energies of atoms and cells, for many systems side by side.
 
-E. Bitzek et al., Phys. Rev. Lett. 97, 170201 (2006), with the steps of ASE's `FIRE`. Cells move as by ASE's
-`FrechetCellFilter`: a cell is h = h_0 exp(L)^T, and the coordinates are n L, of n atoms, and positions in the strain of
-the beginning, x exp(-L)^T.
+E. Bitzek et al., Phys. Rev. Lett. 97, 170201 (2006), with the steps of ASE's `FIRE`. Cells move as with ASE's
+`FrechetCellFilter`: a cell is h = h_0 exp(L)^T, and the coordinates are n L, for n atoms, and positions in the initial
+strain, x exp(-L)^T.
 """
 
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from mdops.md.options import EnsembleSettings, Relaxation
 from mdops.nn.sums import sum_systems
 from mdops.ops import end_cell_step, end_step
 
-_TIME, _MIX = 0.1, 0.1  # of the first step, and the share of the force in the direction
+_TIME, _MIX = 0.1, 0.1  # of the first step; the mixing of the force's direction
 _LONGEST_TIME, _LONGEST_STEP = 1.0, 0.2
 _WAIT, _GROW, _SHRINK, _FADE = 5, 1.1, 0.5, 0.99
 
-# What a system's row of `eta` has.
+# The columns of a row of `eta`.
 _COLUMNS = ("time", "mix", "downhill", "steps", "done", "force")
 DONE, STEPS, FORCE = (_COLUMNS.index(name) for name in ("done", "steps", "force"))
 
 
 class Fire(Propagator):
-    """Moves a state by one step of FIRE; a system that has converged stays where it is.
+    """Moves a state by one step of FIRE; converged systems do not move.
 
     Of a `State`, `momenta` are FIRE's velocities, `eta` (S, 6) the columns above, and where cells move
     `cell_momenta` (S, 18) L and its velocity, `xi` (S, 9) h_0.
@@ -50,7 +50,7 @@ class Fire(Propagator):
         self._empty = zeros(systems, 0)
         self._zeros = zeros(systems, 6)
         one = torch.tensor([1.0, 1, 1, 0, 0, 0], dtype=torch.float64, device=device)
-        # Of `end_cell_step`: atoms and cells stay as they are.
+        # For `end_cell_step`: atoms and cells do not move.
         still = torch.cat([one, 0 * one, one, 0 * one, one[:1]])
         self._still = still.expand(systems, -1).contiguous()
 
@@ -71,7 +71,7 @@ class Fire(Propagator):
         return None
 
     def judge(self, state: State) -> None:
-        """Which systems have converged, by the forces there are."""
+        """Which systems have converged, by the current forces."""
         state.eta.copy_(self._judged(state.eta, self._downhill(state, vars(state)), state.batch))
 
     def first_half(self, state: State) -> Moved:
@@ -81,7 +81,7 @@ class Fire(Propagator):
         power = self._dot(force, velocity, state.batch)
         length = (self._dot(velocity, velocity, state.batch) / self._dot(force, force, state.batch)).sqrt()
         first, down = eta["steps"] == 0, power > 0
-        # A step that went uphill ends in a stop.
+        # An uphill step ends at rest.
         old = torch.where(down, 1 - eta["mix"], 0.0)
         new = torch.where(down, eta["mix"] * length, 0.0)
         patient = down & (eta["downhill"] > _WAIT)
@@ -111,7 +111,7 @@ class Fire(Propagator):
     def second_half(
         self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """What is measured of a step, by the ops of dynamics: nothing moves in them."""
+        """The measured values of a step, by the ops of dynamics, without motion."""
         nothing, none = torch.zeros_like(moved.positions), self._empty
         atoms = (
             moved.positions, origin.positions, nothing, result.forces, state.inverse_mass, state.batch,
@@ -164,7 +164,7 @@ class Fire(Propagator):
     def _moved(
         self, state: State, way: "_Coordinates", moves: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Positions, cells and L after a way; the very same ones where `moves` (S,) is 0."""
+        """Positions, cells and L after a displacement; unchanged if `moves` (S,) is 0."""
         if way.cell is None:
             return state.positions + way.atoms, state.cell, state.cell_momenta
         batch, moving = state.batch.long(), moves[:, None, None] > 0
@@ -183,7 +183,7 @@ class Fire(Propagator):
 
 
 class _Coordinates(NamedTuple):
-    """What belongs to the coordinates of all systems: of atoms (N, 3), and of cells (S, 3, 3) if they move."""
+    """Values for the coordinates of all systems: of atoms (N, 3), and of cells (S, 3, 3) if they move."""
 
     atoms: torch.Tensor
     cell: torch.Tensor | None
@@ -199,7 +199,7 @@ class _Coordinates(NamedTuple):
 
 
 def _exp(m: torch.Tensor) -> torch.Tensor:
-    """Of (S, n, n); PyTorch's own asks the device for norms. To rounding where no strain is beyond 2."""
+    """Of (S, n, n); PyTorch's own reads norms from the device. Exact to rounding for strains up to 2."""
     squarings, terms = 5, 12
     one = torch.eye(m.shape[1], dtype=m.dtype, device=m.device)
     small, result = m / 2**squarings, one.expand_as(m)

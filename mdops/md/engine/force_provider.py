@@ -1,5 +1,5 @@
-"""Forces of a potential, or of several, on the device, with neighbour lists that hold for several steps, and flags in
-place of errors."""
+"""Forces of one or several potentials on the device, with neighbour lists for several steps, and flags in place of
+errors."""
 
 import math
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from mdops.system import AtomsByType, System
 
 
 class Flags(NamedTuple):
-    """The largest value over some steps, and all systems, of each thing that may go wrong; NaN where a step had one.
+    """The largest value over some steps and all systems of each possible fault; NaN if a step had one.
 
     Attributes:
-        moved2: squared distance of an atom from where the list was built, A^2; where cells move, from where their
-            strain would have brought it, and more for that strain (`mdops.ops.end_cell_step`).
+        moved2: squared distance of an atom from where the list was built, A^2; with moving cells, from its place in
+            the strained list, plus a term for that strain (`mdops.ops.end_cell_step`).
         overflow: neighbours of an atom beyond the model's `sel`.
         closeness: minus the smallest distance of two atoms, A.
         energy: absolute value, eV.
         temperature: K.
-        longest: length of the longest row of a list; infinite where the search refused its input.
-        graph: edges, angles, and edges that make angles, of the graph that a model makes, at most.
+        longest: length of the longest row of a list; infinite if the search refused its input.
+        graph: edges, angles, and edges with angles, of a model's graph.
     """
 
     moved2: float
@@ -52,14 +52,13 @@ class ForceProvider:
     """The potential energy surface of some systems, their atoms in the engine's order.
 
     Attributes:
-        potential: of which the forces are.
+        potential: the source of forces.
         capacity: places in a row of the list.
-        captures: whether a step can be captured in a CUDA graph; otherwise the potential asks the device.
-        origin: what the list was built for.
+        captures: whether a CUDA graph can capture a step; otherwise the potential reads from the device.
+        origin: the state that the list was built for.
         needed: (2,) int64, the last one of `neighbor_matrix`.
-        room: for how many edges, angles, and edges that make angles, of the model's graph there is memory, where steps
-            are captured.
-        sizes: (3,) int64, how many there were at most since the list was built.
+        room: the capacity for edges, angles, and edges with angles, of the model's graph, if steps are captured.
+        sizes: (3,) int64, the most of them since the list was built.
         sel: (ntypes,) int32, how many neighbours may be within the cutoff; (1,) where all types share places; of a
             model with several parts those of all, one after another.
     """
@@ -78,7 +77,7 @@ class ForceProvider:
     ) -> None:
         self.potential, self.system, self.skin = potential, system, skin
         self._evaluator = potential.evaluator()
-        # Where the potential drops neighbours itself, and looks for them at no cost, no block need be done again.
+        # If the potential drops neighbours itself, and finds them at no cost, no block is repeated.
         drops = potential.overflow == "truncate" and potential.device.type == "cpu"
         self._flags = self._evaluator.captures and not drops
         self._fparam, self._aparam = fparam, aparam
@@ -88,7 +87,7 @@ class ForceProvider:
         if atom_virial:
             potential.require_atom_virials()
         self._cells_move, self._atom_virial = cells_move, atom_virial
-        # Known beforehand, as a step that is captured cannot ask for them.
+        # Known beforehand: a captured step cannot read them.
         self._kinds = (
             AtomsByType(system.types, system.atoms_of_types(len(potential.type_map)))
             if self.captures
@@ -101,7 +100,7 @@ class ForceProvider:
         self.sel = torch.tensor(
             limits(potential.model, potential.overflow), dtype=torch.int32, device=potential.device
         )
-        # Where the potential refuses by itself what these are for.
+        # If the potential raises these errors itself.
         self._nearest = system.positions.new_full((n,), potential.cutoff)
         self._within = torch.zeros(n, len(self.sel), dtype=torch.int32, device=potential.device)
         self._no_deviation = system.positions.new_zeros(n, 0)
@@ -113,7 +112,7 @@ class ForceProvider:
         return self._evaluator.r_min
 
     def warn_extrapolated(self) -> None:
-        """Says that there are such distances, and what to do."""
+        """Warns of such distances, with advice."""
         warn_extrapolated(self.r_min, self.potential.r_min)
 
     @property
@@ -122,11 +121,11 @@ class ForceProvider:
         return self.potential.cutoff + self.skin
 
     def grow(self, longest: int) -> None:
-        """Room for rows of that length, and a sixteenth more, in whole vectors of eight."""
+        """Capacity for rows a sixteenth longer than this, in multiples of eight."""
         self.capacity = -(-(longest + max(8, longest // 16)) // 8) * 8
 
     def widen(self, sizes: Sequence[int]) -> None:
-        """Room for a graph of these sizes, where there is less, and a sixteenth more."""
+        """Enlarges the capacity to graphs a sixteenth larger than these sizes."""
         edges, angles, inner = (
             had if size <= had else int(size * 17 / 16) + 64
             for had, size in zip(self.room, sizes, strict=True)
@@ -134,7 +133,7 @@ class ForceProvider:
         self.room = edges, angles, inner
 
     def rebuild(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
-        """A new list for these positions and cells; `needed` says whether its rows are long enough."""
+        """A new list for these positions and cells; `needed` tells whether rows are long enough."""
         s = self.system
         neighbors, images, counts, self.needed = neighbor_matrix(
             positions,
@@ -153,7 +152,7 @@ class ForceProvider:
             self.origin.cell.copy_(cell)
 
     def share_list(self, other: "ForceProvider") -> None:
-        """Take the list that `other` has built, which is of the same cutoff, types and device."""
+        """Take the list of `other`, which has the same cutoff, types and device."""
         self._list, self.origin, self.needed = other._list, other.origin, other.needed
 
     def forces(self, positions: torch.Tensor, cell: torch.Tensor) -> ForceResult:
@@ -181,9 +180,9 @@ class ForceProvider:
     def forces_carefully(
         self, positions: torch.Tensor, cell: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor
     ) -> ForceResult:
-        """The same by a list of its own, on the atoms in the user's order: errors name the user's atoms.
+        """The same with its own list, on atoms in the user's order: errors name the user's atoms.
 
-        Raises InputError for what flags say otherwise.
+        Raises InputError in place of flags.
         """
         s = self.system
         constant = cell, s.pbc, s.batch
@@ -237,7 +236,7 @@ class ForceProvider:
         )  # fmt: skip
 
     def _blame(self, system: System, aparam: torch.Tensor | None) -> None:
-        """Raises the InputError of the first system that has one by itself, named by its number."""
+        """Raises the InputError of the first system that fails alone, named by its number."""
         for k in range(system.count):
             own, one = system.batch == k, slice(k, k + 1)
             alone = System(
@@ -256,7 +255,7 @@ class ForceProvider:
 
 def spatial_order(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, edge: float) -> np.ndarray:
     """(N,): the atoms sorted by boxes of about `edge` (A), so that neighbours are near in memory."""
-    # What is no cell is refused by the search for neighbours.
+    # The neighbour search refuses invalid cells.
     if pbc.all() and np.isfinite(cell).all() and abs(np.linalg.det(cell)) > 0:
         boxes = np.maximum(1, np.linalg.norm(cell, axis=1) // edge)
         place = np.linalg.solve(cell.T, positions.T).T % 1.0 * boxes

@@ -18,13 +18,13 @@ class Frame:
     """A system at one step of a run, on the host.
 
     Attributes:
-        step: how many were done.
+        step: the steps done.
         positions: (N, 3), A; momenta: (N, 3), ASE's unit; forces: (N, 3), eV/A.
         energy, kinetic: eV; atom_energy: (N,), eV.
-        conserved: eV; None where nothing is (Langevin dynamics).
+        conserved: eV; None if nothing is (Langevin dynamics).
         virial: (3, 3), eV.
         cell: (3, 3), A, rows are lattice vectors.
-        forces_std: (N,), eV/A, sqrt(mean_k |F_k - <F>|^2) of K models, whose means the other values are, and
+        forces_std: (N,), eV/A, sqrt(mean_k |F_k - <F>|^2) of K models (other values are their means), and
             energy_std: eV, sqrt(mean_k (E_k - <E>)^2); None of one model.
         atom_virial: (N, 3, 3), eV, as of `mdops.Potential.evaluate`; None unless the engine was asked for it.
     """
@@ -70,10 +70,10 @@ class BatchFrame(Sequence[Frame]):
     """All S systems at one step of a run: a sequence of their frames, and the same as arrays over all N atoms.
 
     Attributes:
-        step: how many were done.
+        step: the steps done.
         starts: (S + 1,): system s has the atoms starts[s] up to starts[s + 1].
         positions, momenta, forces: (N, 3); atom_energy: (N,), in units of `Frame`.
-        energy, kinetic: (S,), eV; conserved: (S,), or None where nothing is.
+        energy, kinetic: (S,), eV; conserved: (S,), or None if nothing is.
         virial: (S, 3, 3), eV; cell: (S, 3, 3), A.
         forces_std: (N,); energy_std: (S,), of several models; or None.
         atom_virial: (N, 3, 3), or None.
@@ -127,12 +127,12 @@ class BatchFrame(Sequence[Frame]):
 
 
 class Recording:
-    """A frame on its way to the host: `frame` may be read once the work queued so far is done."""
+    """A frame in transfer to the host: read `frame` once the work queued so far is done."""
 
     def __init__(
         self, step: int, state: State, bath: torch.Tensor | None, inverse: torch.Tensor, starts: np.ndarray
     ) -> None:
-        """`bath`: (S,), see `Propagator`; `inverse`: (N,), the engine's place of each of the user's atoms."""
+        """`bath`: (S,), see `Propagator`; `inverse`: (N,), the engine's index of each of the user's atoms."""
         self._step, self._starts = step, starts
         kinetic = state.kinetic
         conserved = kinetic if bath is None else state.energy + kinetic + bath
@@ -174,7 +174,7 @@ class Recording:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the host, of which the values come when the device gets there."""
+    """A copy on the host; its values arrive asynchronously."""
     if tensor.device.type == "cpu":
         return tensor.clone()
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

@@ -54,14 +54,14 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
         """Begins at rest.
 
         Args:
-            relaxation: what is looked for; `Relaxation()` by default.
-            velocities: (N, 3), the minimiser's own, to go on from a frame (`momenta`) with its `inner`.
+            relaxation: the target; `Relaxation()` by default.
+            velocities: (N, 3), the minimiser's own, to continue a frame (`momenta`) with its `inner`.
             structures, potential, skin, graphs, step, fparam, aparam, restraints: as of `Simulation`; no tethers where
                 cells move.
 
         Raises:
-            InputError: as `Simulation`; constraints other than FixAtoms; a cell that shall move, and is not periodic in
-                three directions or has fixed atoms.
+            InputError: as `Simulation`; constraints other than FixAtoms; a moving cell that is not periodic in three
+                directions or has fixed atoms.
         """
         self.relaxation = Relaxation() if relaxation is None else relaxation
         require_kinds(relaxation=(self.relaxation, Relaxation))
@@ -147,7 +147,7 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
 
     @property
     def steps(self) -> np.ndarray:
-        """(S,) int, that each structure took."""
+        """(S,) int, of each structure."""
         return self._column(STEPS).astype(int)
 
     @property
@@ -160,8 +160,8 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
         return column
 
     def structures(self, frame: BatchFrame | None = None) -> list[Atoms]:
-        """The structures as they are now, or in a frame, with energies, forces and stress; with the velocities and
-        constraints that they came with."""
+        """The structures now, or in a frame, with energies, forces and stress; with their initial velocities and
+        constraints."""
         now = self.frame() if frame is None else frame
         relaxed = []
         for atoms, own in zip(self._originals, now, strict=True):
@@ -180,7 +180,7 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
 
 
 class _Recording(Recording):
-    """With what the minimiser says of each structure."""
+    """With the minimiser's results of each structure."""
 
     def __init__(
         self, step: int, state: State, bath: torch.Tensor | None, inverse: torch.Tensor, starts: np.ndarray

@@ -1,4 +1,4 @@
-"""One step of each ensemble, as what comes before the new forces and what comes after them."""
+"""One step of each ensemble, as the parts before and after the new forces."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _CHAIN = 3
 
 
 class Moved(NamedTuple):
-    """A state with new positions (N, 3) and cells (S, 3, 3), and all that is new in it so far, by name."""
+    """A state with new positions (N, 3) and cells (S, 3, 3), and all new tensors so far, by name."""
 
     positions: torch.Tensor
     cell: torch.Tensor
@@ -24,13 +24,13 @@ class Moved(NamedTuple):
 
 
 class Propagator:
-    """Moves a state by one step; never asks the device for a value.
+    """Moves a state by one step; never reads a value from the device.
 
     NVE is velocity Verlet; NVT puts it between two half steps of a chain of three thermostats a system
     (Nose-Hoover), or friction and noise into its drift (Langevin): see `mdops.ops.begin_step`.
 
     Attributes:
-        joins: whether the end of a step and the beginning of the next are one op.
+        joins: whether the end of a step and the start of the next are one op.
         links: thermostats of a system.
         generator: of random numbers, or None.
     """
@@ -56,7 +56,7 @@ class Propagator:
         self._no_noise = torch.zeros(0, 3, dtype=torch.float64, device=device)
 
     def set_targets(self, step: int) -> bool:
-        """Take the goals of the step after `step` steps; whether others than before."""
+        """Set the targets of the step after `step` steps; returns whether they changed."""
         stage = self._physics.ramp_stage(step)
         changed, self._ramp_stage = stage != self._ramp_stage, stage
         if changed:
@@ -65,7 +65,7 @@ class Propagator:
         return changed
 
     def bath(self) -> dict[str, torch.Tensor]:
-        """What `BATH` names, at rest."""
+        """The tensors of `BATH`, at rest."""
         widths = dict.fromkeys(BATH, 0) | {"eta": self.links, "eta_momenta": self.links} | self._cell_widths()
         return {name: self._freedom.new_zeros(len(self._freedom), width) for name, width in widths.items()}
 
@@ -91,7 +91,7 @@ class Propagator:
     def second_half(
         self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """With the new forces: all that is new. `origin`: of the list; `sel`: (ntypes,) int32."""
+        """With the new forces: all new tensors. `origin`: of the list; `sel`: (ntypes,) int32."""
         given = state, moved, result, origin, sel
         second = self._ended_by(end_step, *given, self.dt, self._kT, self._tau)
         return {**moved.new, **vars(result), **second._asdict()}
@@ -106,7 +106,7 @@ class Propagator:
         sel: torch.Tensor,
         *more: Any,
     ) -> Any:
-        """What an op gives that takes what `end_step` does."""
+        """The results of an op with the arguments of `end_step`."""
         at = moved.new
         return op(
             moved.positions, origin.positions, at["momenta"], result.forces, state.inverse_mass, state.batch,
@@ -128,7 +128,7 @@ class Propagator:
         return state, Moved(begun.positions, state.cell, begun._asdict())
 
     def bath_energy(self, state: State) -> torch.Tensor | None:
-        """(S,), what makes energy + kinetic energy the conserved quantity; None if nothing is conserved."""
+        """(S,), the conserved quantity minus energy and kinetic energy; None if nothing is conserved."""
         if not self._conserves:
             return None
         if self.links == 0:
@@ -183,7 +183,7 @@ class CellPropagator(Propagator):
             return None
         a, b, c = state.cell.unbind(1)
         volume = (torch.linalg.cross(a, b) * c).sum(1).abs()
-        # Off the diagonal each number stands for two.
+        # Off-diagonal entries count twice.
         squares = state.cell_momenta.square() @ state.cell_momenta.new_tensor([1.0, 1, 1, 2, 2, 2])
         goal = self._kT * torch.ones_like(state.xi)
         mass = goal * self._period**2
@@ -205,5 +205,5 @@ def make_propagator(
 def _chain_energy(
     eta: torch.Tensor, momenta: torch.Tensor, goal: torch.Tensor, mass: torch.Tensor
 ) -> torch.Tensor:
-    """(S,), of chains at `eta` that are driven to `goal`; all (S, M)."""
+    """(S,), of chains at `eta` with the target `goal`; all (S, M)."""
     return (goal * eta + momenta.square() / (2 * mass)).sum(1)

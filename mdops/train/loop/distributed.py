@@ -95,7 +95,7 @@ class Processes:
         trained = [p for p in parameters if p.requires_grad]
 
         def reduce() -> None:
-            # Another process may have gradients of all parameters.
+            # A parameter without gradient here may have one elsewhere.
             for p in trained:
                 if p.grad is None:
                     p.grad = torch.zeros_like(p)

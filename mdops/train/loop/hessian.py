@@ -35,8 +35,8 @@ def differences(potential: Potential, batch: Batch) -> torch.Tensor:
 def _forces(
     potential: Potential, batch: Batch, place: torch.Tensor, chosen: torch.Tensor, step: float
 ) -> torch.Tensor:
-    """(C, points, N, 3) float64: positions with the coordinates (C,) of each frame displaced; `place` (N,) is an atom's
-    index in its frame."""
+    """(C, points, N, 3) float64: forces with the coordinates (C,) of each frame moved; `place` (N,) is an atom's index
+    in its frame."""
     system, points = batch.system, len(_POINTS)
     copies, atoms = points * len(chosen), system.atoms
     moves = torch.tensor([number * step for number, _ in _POINTS], dtype=torch.float64, device=place.device)

@@ -56,7 +56,7 @@ class Loss(ABC):
         """Reads what it needs from the trained model."""
 
     def check(self, data: Dataset) -> None:  # noqa: B027
-        """Raises ConfigError for data that do not fit its section."""
+        """Raises ConfigError for data that its section does not fit."""
 
     def only_of(self, data: Dataset) -> Self:
         """Without the terms of labels that no frame of the data has, if its section allows it."""
@@ -112,7 +112,7 @@ def mean(errors: torch.Tensor, name: str, counts: Mapping[str, float]) -> torch.
 
 
 def total(errors: torch.Tensor, counts: Mapping[str, float]) -> torch.Tensor:
-    """The sum over the frames of all processes, as a mean over processes."""
+    """The sum over the frames of all processes, as a mean of theirs."""
     return errors.sum() * counts.get(SHARES, 1.0)
 
 

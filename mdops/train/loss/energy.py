@@ -24,7 +24,7 @@ OF_ALL = {  # of losses of energies
 
 @dataclass(kw_only=True)
 class ErrorOptions(Options):
-    """Options of all losses of energies."""
+    """Options of losses of energies."""
 
     loss_func: str = key("mse", "use squares or absolute values of errors", choices=("mse", "mae"))
     intensive_ener_virial: bool = key(False, "divide squared errors of energies and virials by N^2, not by N")

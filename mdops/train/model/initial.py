@@ -236,7 +236,7 @@ def _by_type(energies: list[float | None], options: Any, potential: Potential) -
 
 
 def model_state(potential: Potential) -> dict[str, Any]:
-    """The state from which `restored` makes the same model, bit by bit."""
+    """The state for `restored` to make the same model, bit by bit."""
     return {
         "tree": potential.model.to_tree(),
         "weights": potential.state_dict(),

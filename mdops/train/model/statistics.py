@@ -1,4 +1,4 @@
-"""The statistics of the data for a new model."""
+"""Statistics of the data for new models."""
 
 import warnings
 from collections.abc import Sequence

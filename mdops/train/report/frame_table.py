@@ -19,7 +19,7 @@ _COLUMNS = (
 
 
 def write_table(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
-    """Writes a line of comma-separated values for each frame; values without label stay empty."""
+    """Writes a line of comma-separated values for each frame; missing labels stay empty."""
     # The locale may lack letters of file names: their bytes are kept.
     with (
         naming(Path(path)),
