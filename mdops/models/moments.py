@@ -92,8 +92,8 @@ class MomentDescriptor(EnvironmentDescriptor):
 
     @property
     def goes_by_rows(self) -> bool:
-        """Whether it needs each neighbour, for `layers` of attention or sums to more `degrees` than one, which only
-        this kind has: it then has the methods of `mdops.models.dpa1` for those."""
+        """Whether it needs each neighbour, for `layers` of attention or sums to more `degrees` than one: it then has
+        the methods of `mdops.models.dpa1` for those."""
         return False
 
     def has_mean(self) -> bool:

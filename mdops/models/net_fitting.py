@@ -267,7 +267,7 @@ class NetFitting(Fitting):
 
         Args:
             features: (N, D), a descriptor's.
-            near: they are of its centres.
+            near: with them as centres.
             fparam: (S, p) or (p,); aparam: (N, q) or (q,).
             axes: (N, 3, M), where it `needs_axes`.
 

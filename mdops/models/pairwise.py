@@ -93,7 +93,7 @@ class PairwiseOptions(ModelOptions):
 
 @register
 class PairwiseModel(Blend):
-    """E = E_0(quantum region) + sum over residues l of E_1(quantum region and l), each of only these atoms.
+    """E = E_0(quantum region) + sum over residues l of E_1(quantum region and l), each of these atoms alone.
 
     The only atomic parameter of an atom is the number of its residue, 0 in the quantum region; atoms of residue -1
     are left out. `models` has both parts, whose energies are sums over atoms: an atom of the quantum region has one

@@ -40,7 +40,7 @@ class BySplines(ABC):
     @property
     @abstractmethod
     def why_no_splines(self) -> str | None:
-        """Why they cannot; None if they can."""
+        """Why splines cannot; None if they can."""
 
 
 class EdgesBySplines(BySplines):
