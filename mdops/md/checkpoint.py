@@ -45,7 +45,7 @@ def atom_arrays(atoms: Atoms) -> dict[str, np.ndarray]:
 
 
 def restore_atoms(atoms: Atoms, arrays: dict[str, np.ndarray]) -> None:
-    """Sets the atoms to the state of the checkpoint.
+    """Sets the atoms to the checkpoint's state.
 
     Raises InputError if the checkpoint is of other atoms.
     """

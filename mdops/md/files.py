@@ -19,7 +19,7 @@ from mdops.md.outputs import begins_like, close_all, hold, open_files
 
 
 class Files:
-    """Trajectory and log, as far as a run has them; opened at the marks of a checkpoint, or anew."""
+    """A run's trajectory and log, if any; opened at the marks of a checkpoint, or as new files."""
 
     def __init__(self, output: Output, marks: dict[str, Any]) -> None:
         self._trajectory, self._log = open_files(output, marks)
@@ -35,7 +35,7 @@ class Files:
             self._log.write(log.text(log.columns(atoms, state), heading=heading))
 
     def marks(self) -> dict[str, Any]:
-        """The places reached, all before them being on the disk."""
+        """The ends of the files, after a flush to disk."""
         named = {"trajectory": self._trajectory, "log": self._log}
         return {name: file.mark() for name, file in named.items() if file is not None}
 
@@ -44,10 +44,10 @@ class Files:
 
 
 class Background:
-    """A thread that does one thing after the other; what goes wrong there is raised at the next call here."""
+    """A thread that runs one task after the other; its errors are raised at the next call here."""
 
     def __init__(self, most: int = 16) -> None:
-        """`most`: things that may wait; then `do` waits."""
+        """`most`: tasks that may wait; then `do` waits."""
         self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue(most)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="mdops-writer", daemon=True)
@@ -77,7 +77,7 @@ class Background:
             self._tasks.task_done()
 
     def _try(self, task: Callable[[], None]) -> None:
-        """Does it, unless something went wrong before."""
+        """Runs it, unless an earlier task failed."""
         if self._error is None:
             try:
                 task()
@@ -86,8 +86,8 @@ class Background:
 
 
 def require_beginning(output: Output, write: Callable[[Output], object]) -> None:
-    """Of a run that was killed before a checkpoint knew its files: they hold nothing, or a beginning of what `write`
-    puts into the files of an output. Raises InputError if they do not: somebody else wrote them."""
+    """Checks files of a run killed before its first checkpoint: they are empty, or begin like those that `write` makes
+    for an output. Raises InputError if not: then somebody else wrote them."""
     with tempfile.TemporaryDirectory(prefix="mdops") as folder:
         given = (output.trajectory, output.log)
         trajectory, log = own = [path and Path(folder, f"{k}{path.suffix}") for k, path in enumerate(given)]
@@ -101,13 +101,13 @@ def require_beginning(output: Output, write: Callable[[Output], object]) -> None
 
 
 def existing(output: Output) -> list[Path]:
-    """The files of the output that are there already."""
+    """The existing files of the output."""
     return [path for path in _all(output) if path.exists()]
 
 
 @contextmanager
 def one_run(output: Output) -> Iterator[None]:
-    """While this lasts, no other run can write any file of the output. Raises InputError if one does."""
+    """In this context, no other run can write a file of the output. Raises InputError if one does."""
     with ExitStack() as held:
         for path in _all(output):
             _hold(held, path)
@@ -125,7 +125,7 @@ def _hold(held: ExitStack, path: Path) -> None:
         ) from None
     if path.exists():
         with path.open("ab") as file:
-            hold(path, file)  # under other names, as that of a hard link, it has no lock of its own
+            hold(path, file)  # under another name, such as a hard link's, it has no lock
 
 
 def _all(output: Output) -> list[Path]:

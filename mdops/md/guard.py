@@ -1,4 +1,4 @@
-"""Stops a run that has left physics, with advice."""
+"""Stops a run with unphysical values, with advice."""
 
 import math
 import re
@@ -11,7 +11,7 @@ import numpy as np
 from mdops.errors import InputError, MDOpsError
 from mdops.potential import Potential
 
-# Far beyond what atoms in a condensed phase are simulated at.
+# Far beyond temperatures of condensed phases.
 _HOTTEST = 20_000.0
 _ADVICE = (
     "Try a shorter --timestep, relax the structure first, or check that the model was trained "
@@ -19,7 +19,7 @@ _ADVICE = (
 )
 
 
-# What the search for neighbours says of positions and cells that are no structure.
+# The errors of the neighbour search for impossible positions and cells.
 _OF_STRUCTURES = re.compile(
     r"mdops::neighbor_(matrix|pairs): "
     r"(argument `(positions|cell|cutoff)` (?!has |is on |holds more )|atoms \d+ and \d+ are neighbours through)"
@@ -27,7 +27,7 @@ _OF_STRUCTURES = re.compile(
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether it is what a model, or the search for neighbours, says of a structure that it does not take."""
+    """Whether it is the error of a model, or of the neighbour search, for an invalid structure."""
     return isinstance(error, InputError) or (
         isinstance(error, RuntimeError) and _OF_STRUCTURES.match(str(error)) is not None
     )
@@ -35,7 +35,7 @@ def is_refusal(error: Exception) -> bool:
 
 @contextmanager
 def refused_as_input() -> Iterator[None]:
-    """Raises what a model or an op says of its input as InputError."""
+    """Raises a model's or op's error on its input as InputError."""
     try:
         yield
     except Exception as error:
@@ -45,7 +45,7 @@ def refused_as_input() -> Iterator[None]:
 
 
 def warn_untrained_virials(models: Sequence[Potential]) -> None:
-    """Warns of models that say what they were trained on, and name no virials: nothing holds their pressure."""
+    """Warns of models with known training labels without virials: their pressure is untrained."""
     for model in models:
         training = model.source.get("training")
         labels = training.get("labels") if isinstance(training, dict) else None
@@ -60,7 +60,7 @@ def warn_untrained_virials(models: Sequence[Potential]) -> None:
 
 
 class UnstableRunError(MDOpsError, RuntimeError):
-    """A run whose numbers are no longer physical; the message says when, and what to do."""
+    """A run whose values are no longer physical; the message says when, and what to do."""
 
 
 class Guard:
@@ -71,11 +71,11 @@ class Guard:
         self._timestep, self._limit = timestep, max(_HOTTEST, 20 * (target or 0.0))
 
     def allows(self, temperature: float) -> bool:
-        """Whether a run should have it (K)."""
+        """Whether it is physical (K)."""
         return temperature <= self._limit
 
     def check(self, step: int, temperature: float | np.ndarray) -> None:
-        """Raises UnstableRunError for a temperature (K; one, or (S,) of several systems) that no run should have."""
+        """Raises UnstableRunError for an unphysical temperature (K; one, or (S,) of several systems)."""
         for system, value in enumerate(np.atleast_1d(temperature).tolist()):
             if not self.allows(value):
                 name = f"system {system}: " if np.size(temperature) > 1 else ""
@@ -84,7 +84,7 @@ class Guard:
 
     @contextmanager
     def explain(self, step: int) -> Iterator[None]:
-        """Turns what a model or an op says of impossible positions and cells into what happened to the run."""
+        """Turns errors of a model or an op on impossible positions and cells into UnstableRunError."""
         try:
             yield
         except Exception as error:

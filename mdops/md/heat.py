@@ -1,4 +1,4 @@
-"""Heat currents, and the thermal conductivity that follows from them (docs/how-to/heat.md)."""
+"""Heat currents, and the thermal conductivity from them (docs/how-to/heat.md)."""
 
 from dataclasses import dataclass
 
@@ -22,11 +22,11 @@ def heat_current(frame: Frame, masses: np.ndarray, energies: np.ndarray | float 
 
     Args:
         masses: (N,), amu.
-        energies: (N,) or one, eV: taken off the e_i. A constant for each kind of atom changes no conductivity, and one
-            near its mean energy takes away most of the noise of what diffuses.
+        energies: (N,) or one, eV: subtracted from e_i. A constant for each kind of atom changes no conductivity, and
+            one near its mean energy removes most noise of diffusing atoms.
 
     Returns:
-        (2, 3), eV A/fs: what atoms carry along (convection), and what they give to each other; J is the sum.
+        (2, 3), eV A/fs: convection by moving atoms, and the transfer between atoms; J is the sum.
 
     Raises:
         InputError: the frame has no atomic virials.
@@ -48,7 +48,7 @@ class GreenKubo:
         times: (L,), fs, from 0.
         correlation: (L, 3), (eV A/fs)^2: <J_a(0) J_a(t)> of each direction.
         conductivity: (L, 3), W/(m K): its integral up to each time. In an isotropic substance the mean of the three is
-            the conductivity, and their spread tells how sure it is.
+            the conductivity, and their spread its uncertainty.
     """
 
     times: np.ndarray
@@ -75,7 +75,7 @@ def green_kubo(
     frames, lags = runs.shape[1], round(longest / interval) + 1
     if not 1 < lags < frames:
         raise InputError(f"{frames} frames, {interval} fs apart, have no correlation up to {longest} fs")
-    # Padded with zeros, so that no end meets a beginning; each lag is averaged over its own number of pairs.
+    # Padded with zeros against wrap-around; each lag is averaged over its own number of pairs.
     spectrum = np.fft.rfft(runs, 2 * frames, axis=1)
     products = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :lags]
     correlation = (products / (frames - np.arange(lags))[:, None]).mean(0)

@@ -1,4 +1,4 @@
-"""ASE's integrators, for what the engine does not move: structures with constraints."""
+"""ASE's integrators, for structures with constraints, which the engine cannot move."""
 
 import numpy as np
 from ase import Atoms, units
@@ -22,10 +22,10 @@ def make_integrator(
         return VelocityVerlet(atoms, dt)
     if physics.ensemble == "nvt" and physics.thermostat == "langevin":
         friction = physics.friction / (1000 * units.fs)
-        # With its fixcm ASE's Langevin does not sample the canonical distribution.
+        # With fixcm, ASE's Langevin does not sample the canonical distribution.
         return Langevin(atoms, dt, friction=friction, temperature_K=physics.temperature, fixcm=False, rng=rng)
     if atoms.constraints:
-        # ASE's chains go on integrating the momenta of fixed atoms, and the thermostat takes them for heat.
+        # ASE's chains integrate the momenta of fixed atoms, and the thermostat counts them as heat.
         langevin = 'Langevin dynamics can (thermostat="langevin")'
         if physics.ensemble == "npt":
             raise InputError(f"npt cannot keep constraints: nve and {langevin}")
@@ -34,5 +34,5 @@ def make_integrator(
 
 
 def conserved_energy(dynamics: VelocityVerlet | Langevin) -> float | None:
-    """eV, what the equations of motion keep; None for Langevin dynamics, which keep nothing."""
+    """eV, the conserved energy; None for Langevin dynamics, which has none."""
     return None if isinstance(dynamics, Langevin) else float(dynamics.atoms.get_total_energy())

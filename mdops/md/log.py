@@ -12,7 +12,7 @@ _GRAM_PER_CM3 = 1e-3 * units.kg / (1e-2 * units.m) ** 3
 
 @dataclass(frozen=True)
 class LogState:
-    """What a line tells besides the atoms: steps done, fs, K, and eV (None if nothing is conserved)."""
+    """A line's values besides the atoms': steps done, fs, K, and eV (None if nothing is conserved)."""
 
     step: int
     time: float
@@ -21,7 +21,7 @@ class LogState:
 
 
 def columns(atoms: Atoms, state: LogState) -> dict[str, str]:
-    """Names with units, and values, of one line; which ones there are does not change in a run."""
+    """Names with units, and values, of one line; the names do not change in a run."""
     potential, kinetic = atoms.get_potential_energy(), kinetic_energy(atoms)
     line = {
         "step": f"{state.step}",
@@ -45,7 +45,7 @@ def columns(atoms: Atoms, state: LogState) -> dict[str, str]:
 
 
 def text(line: dict[str, str], *, heading: bool) -> str:
-    """The line, below its heading if that is wanted: a comment to whatever reads tables."""
+    """The line, below its heading if asked: a comment for readers of tables."""
     widths = [max(len(name), 14) for name in line]
 
     def row(words: Iterable[str]) -> str:

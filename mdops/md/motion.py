@@ -1,4 +1,4 @@
-"""Degrees of freedom, temperature, and the velocities a run starts with."""
+"""Degrees of freedom, temperature, and the initial velocities of a run."""
 
 import numpy as np
 from ase import Atoms, units
@@ -67,8 +67,8 @@ def temperature(atoms: Atoms, freedom: int) -> float:
 
 
 def set_velocities(atoms: Atoms, physics: EnsembleSettings, rng: np.random.Generator, *, anew: bool) -> None:
-    """Velocities as the structure has them, or (none there, or `anew`) Maxwell-Boltzmann ones that are scaled
-    to the very temperature; the centre of mass comes to rest, and so does a cluster's rotation. Velocities that are all
+    """The structure's velocities, or (if there are none, or `anew`) Maxwell-Boltzmann ones scaled to the exact
+    temperature; the centre of mass comes to rest, and so does a cluster's rotation. Velocities that are all
     zero, as in VASP's files of relaxed structures, count as none if there is a temperature.
 
     Raises InputError for masses that are not positive, velocities that are not finite, and where there are neither

@@ -1,4 +1,4 @@
-"""What a run is: ensemble, its parameters, length and files; checked before anything starts."""
+"""The options of a run: ensemble, parameters, length and files; checked before the start."""
 
 import dataclasses
 import itertools
@@ -12,7 +12,7 @@ from mdops.flags import require_flags, require_numbers, require_path, require_wh
 Ensemble = Literal["nve", "nvt", "npt"]
 Thermostat = Literal["nose-hoover", "langevin"]
 
-_MOST_RAMP_STAGES, _SHORTEST_RAMP_STAGE = 100, 100  # a GPU captures its graphs anew for each
+_MOST_RAMP_STAGES, _SHORTEST_RAMP_STAGE = 100, 100  # a GPU needs new graphs for each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ class EnsembleSettings:
             raise InputError("seed and the steps between checkpoints must not be negative")
 
     def _check_unused(self) -> None:
-        """What another ensemble or thermostat would take shows that this one was not meant."""
+        """Options of another ensemble or thermostat show that this one was not meant."""
         nvt, langevin = self.ensemble == "nvt", self.thermostat == "langevin"
         taken = {
             "thermostat": nvt,
@@ -120,7 +120,7 @@ class EnsembleSettings:
         return min(self.ramp_steps, _MOST_RAMP_STAGES, max(1, self.ramp_steps // _SHORTEST_RAMP_STAGE))
 
     def ramp_stage(self, step: int) -> int:
-        """Of the stages of the ramps, that of the step after `step` steps; as many as there are behind them."""
+        """The ramps' stage of the step after `step` steps; the number of stages after the ramps."""
         return min(step * self._ramp_stages // self.ramp_steps, self._ramp_stages) if self._ramp_stages else 0
 
     def ramp_stage_end(self, step: int) -> float:
@@ -141,8 +141,8 @@ class EnsembleSettings:
         )
 
     def next_checkpoint(self, step: int, atoms: int, *, on_gpu: bool = False) -> int:
-        """The step of the first checkpoint after `step`. Unless `checkpoint_every` tells, those of the beginning come
-        after 10 steps (on a GPU 100), 20, 40 and so on: a slow model, too, has one after seconds."""
+        """The step of the first checkpoint after `step`. Without `checkpoint_every`, the first ones come after 10 steps
+        (on a GPU 100), 20, 40 and so on: even a slow model has one after seconds."""
         every = self.checkpoint_steps(atoms, on_gpu=on_gpu)
         regular = (step // every + 1) * every
         if self.checkpoint_every:
@@ -190,7 +190,7 @@ class Relaxation:
 
 
 def same_file(a: Path, b: Path) -> bool:
-    """Whether they name one file, whether it is there yet or not."""
+    """Whether they name the same file, even if it is not there yet."""
     return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
 
 

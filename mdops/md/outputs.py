@@ -1,4 +1,4 @@
-"""Trajectory and log files that can be cut back to where a checkpoint saw them, and only if they are what it saw."""
+"""Trajectory and log files that can be cut back to the mark of a checkpoint, if they are unchanged up to it."""
 
 import base64
 import fcntl
@@ -23,14 +23,14 @@ from mdops.md.options import Output
 Mark = dict[str, Any]
 
 _ULM_HEADER = 48  # bytes: tag, version, number of frames, place of the table of frames
-_TAIL = 1 << 16  # bytes before a mark, by which a file is known again
+_TAIL = 1 << 16  # bytes before a mark, which identify a file
 
 
 class TextFile:
-    """Text that is appended in whole pieces."""
+    """Text appended in whole pieces."""
 
     def __init__(self, path: Path, mark: Mark | None) -> None:
-        """Opens at `mark`, cutting off what came after it; anew without one.
+        """Opens at `mark`, cutting off the rest; a new file without one.
 
         Raises InputError for a file that another run writes."""
         self._path = path
@@ -42,14 +42,14 @@ class TextFile:
             self._file.flush()
 
     def mark(self) -> Mark:
-        """The place reached, all before it being on the disk."""
+        """The end of the file, after a flush to disk."""
         with naming(self._path):
             os.fsync(self._file.fileno())
             length = self._file.seek(0, os.SEEK_END)
         return {"length": length, "digest": _digest(self._path, length)}
 
     def close(self) -> None:
-        with naming(self._path):  # it may hold what a full disk did not take
+        with naming(self._path):  # a full disk may have left data in it
             self._file.close()
 
 
@@ -107,9 +107,9 @@ Trajectory = ExtxyzTrajectory | AseTrajectory
 
 
 def open_files(output: Output, marks: Mapping[str, Mark]) -> tuple[Trajectory | None, TextFile | None]:
-    """The trajectory, by the ending of its name, and the log, at their marks or anew.
+    """The trajectory, by its suffix, and the log, at their marks or as new files.
 
-    Raises InputError, with nothing changed, if one is not what its mark was made in, or another run writes it."""
+    Raises InputError, with nothing changed, if one does not match its mark, or another run writes it."""
     trajectory: Trajectory | None = None
     for name, path in (("trajectory", output.trajectory), ("log", output.log)):
         if path is not None:
@@ -123,7 +123,7 @@ def open_files(output: Output, marks: Mapping[str, Mark]) -> tuple[Trajectory | 
 
 @contextmanager
 def closed_on_error(close: Callable[[], None]) -> Iterator[None]:
-    """Closes files if something goes wrong within: who holds the error, as a notebook does, holds no file."""
+    """Closes files on an error within: whoever keeps the error, such as a notebook, keeps no file."""
     try:
         yield
     except BaseException:
@@ -133,7 +133,7 @@ def closed_on_error(close: Callable[[], None]) -> Iterator[None]:
 
 
 def close_all(*files: Trajectory | TextFile | None) -> None:
-    """Closes every file that there is, also where one cannot write what it still holds."""
+    """Closes every file, even if one cannot write its remaining data."""
     with ExitStack() as closing:
         for file in files:
             if file is not None:
@@ -141,7 +141,7 @@ def close_all(*files: Trajectory | TextFile | None) -> None:
 
 
 def begins_like(path: Path, whole: Path) -> bool:
-    """Whether what is in a file of a run, of which the writing may have ended anywhere, begins that of another."""
+    """Whether a file of a run, perhaps cut off anywhere, is the beginning of another file."""
     found, wanted = path.read_bytes(), whole.read_bytes()
     if path.suffix == ".traj":  # numbers of the header are written last
         found, wanted = (data[:24] + data[_ULM_HEADER + 8 :] for data in (found, wanted))
@@ -149,7 +149,7 @@ def begins_like(path: Path, whole: Path) -> bool:
 
 
 def hold(path: Path, file: BinaryIO) -> None:
-    """Keeps other runs off an open file while it is open. Raises InputError if one has it, by whatever name."""
+    """Locks an open file against other runs. Raises InputError if one has it, under any name."""
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -163,7 +163,7 @@ def hold(path: Path, file: BinaryIO) -> None:
 
 
 def _opened(path: Path, mark: Mark | None) -> BinaryIO:
-    """For appending at `mark`, and held."""
+    """Locked, for appending at `mark`."""
     file = path.open("ab")
     hold(path, file)
     length = 0 if mark is None else mark["length"]
@@ -173,7 +173,7 @@ def _opened(path: Path, mark: Mark | None) -> BinaryIO:
 
 
 def _require_same(path: Path, mark: Mark | None) -> None:
-    """Raises InputError unless what is before the mark is what was there when it was made."""
+    """Raises InputError unless the file is unchanged before the mark."""
     length = 0 if mark is None else mark["length"]
     size = path.stat().st_size if path.exists() else 0
     if size < length:
@@ -189,8 +189,8 @@ def _require_same(path: Path, mark: Mark | None) -> None:
 
 
 def _digest(path: Path, length: int, header: bytes | None = None) -> str:
-    """Of the last bytes before `length`. `header`: of an ASE trajectory as it was then, whose header and table of
-    frames go on to change."""
+    """Of the last bytes before `length`. `header`: of an ASE trajectory at that time; its header and table of frames
+    change later."""
     first = max(0, length - _TAIL) if header is None else max(_ULM_HEADER, length - _TAIL)
     with path.open("rb") as file:
         file.seek(first)

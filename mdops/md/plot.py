@@ -14,7 +14,7 @@ _PANELS = {
     "density/(g/cm^3)": "density (g/cm³)",
 }
 
-_FEW = 50  # lines, of which each has a point: one alone makes no line
+_FEW = 50  # lines; so few are drawn with points: one alone draws no line
 
 
 def read_log(path: Path) -> dict[str, np.ndarray]:
@@ -29,7 +29,7 @@ def read_log(path: Path) -> dict[str, np.ndarray]:
 
 
 def plot_log(log: Path, picture: Path) -> None:
-    """Draws temperature, energies and density of a log over time, what of them it has.
+    """Draws temperature, energies and density of a log over time, if present.
 
     Raises InputError for a file that is not the log of a run, and for a format that matplotlib does not write."""
     table = read_log(log)

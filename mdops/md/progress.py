@@ -1,4 +1,4 @@
-"""What a simulation shows as it goes on."""
+"""The progress display of a simulation."""
 
 from mdops.progress import StepProgress, tell_restart
 
@@ -12,7 +12,7 @@ class Reporter(StepProgress):
     """Shows time, temperature and speed."""
 
     def __init__(self, first: int, last: int, timestep: float) -> None:
-        """Steps done already, of which it tells at once, steps of the whole run, and fs a step."""
+        """Steps done already, shown at once, steps of the whole run, and fs a step."""
         tell_restart(first, last)
         super().__init__(first, last)
         self._timestep = timestep

@@ -44,10 +44,10 @@ _SKIN = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Relaxed:
-    """What this call did.
+    """The result of this call.
 
     Attributes:
-        structures: as they are now, with energies, forces and stress.
+        structures: the final ones, with energies, forces and stress.
         converged: (S,) bool; steps: (S,) of each since the beginning; largest_force: (S,), eV/A.
         seconds: of this call.
     """
@@ -73,8 +73,8 @@ def relax(
     """Relax structures side by side (`mdops.md.Minimizer`), in at most `output.steps` steps.
 
     Every `output.interval` steps a frame of each structure goes into the trajectory (with `step` and, of several,
-    `system` in its info) and a line into the log. Every 50 such intervals the state is saved, and lists are built anew:
-    what is killed and goes on by `output.restart` ends with the same bits.
+    `system` in its info) and a line into the log. Every 50 such intervals the state is saved, and lists are rebuilt:
+    a killed run that continues with `output.restart` ends with the same bits.
 
     Args:
         relaxation, output: the target, and the files.
@@ -151,7 +151,7 @@ class _Run:
         close_all(self.trajectory, self.log)
 
     def _begin(self, *, restarts: bool) -> None:
-        """The files with the first frame, and a checkpoint that knows them."""
+        """The files with the first frame; a checkpoint with their marks."""
         frame = self.minimizer.frame()
 
         def begin(output: Output) -> None:
@@ -218,7 +218,7 @@ class _Run:
             inner=m.inner,
         )
         checkpoints.save(self.output.checkpoint, state)
-        # A restart starts with new lists, whose order decides the last bits of sums: so does this run.
+        # A restart builds new lists, whose order decides the last bits of sums: so does this run.
         m.renew()
 
 
@@ -237,7 +237,7 @@ def _columns(frame: BatchFrame, structures: Sequence[Atoms]) -> dict[str, str]:
 
 
 def _identity(structures: Sequence[Atoms]) -> str:
-    """A digest of what the structures are at the beginning."""
+    """A digest of the initial structures."""
     parts = []
     for atoms in structures:
         arrays = [atoms.numbers, atoms.positions, atoms.cell.array, atoms.pbc]
@@ -273,7 +273,7 @@ def _check_result(result: Path | None, output: Output, structures: Sequence[Atom
 
 
 def _format(path: Path) -> Any:
-    """ASE's, of the file's name; raises InputError if it writes none such."""
+    """ASE's, by file name; raises InputError if it cannot write it."""
     try:
         format = ase.io.formats.ioformats[ase.io.formats.filetype(str(path), read=False)]
     except Exception as error:
@@ -284,7 +284,7 @@ def _format(path: Path) -> Any:
 
 
 def write_atomically(path: Path, structures: Sequence[Atoms]) -> None:
-    """Structures in the format that the name tells; the file is there as a whole, or not at all."""
+    """Writes structures in the format of the name; the file is complete, or not there at all."""
     format = _format(path)
     images = list(structures) if len(structures) > 1 else structures[0]
     if format.acceptsfd:

@@ -34,8 +34,8 @@ from mdops.system import charges_and_spins
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What this call did: `steps` of it (those before a restart not counted) in `seconds`; and of the whole run, those
-    steps included: the mean temperature (K), and how far the conserved energy went (eV/atom; None if there is none)."""
+    """The result of this call: its `steps` (without those before a restart) in `seconds`; and of the whole run, with
+    all steps: the mean temperature (K), and the drift of the conserved energy (eV/atom; None if there is none)."""
 
     steps: int
     seconds: float
@@ -55,9 +55,9 @@ def run(
 ) -> Summary:
     """Simulate atoms that have an `MDOps` calculator; afterwards they are in the last state.
 
-    Every `physics.checkpoint_steps` steps, and more often in the beginning, the files are brought to the disk, the
-    state is saved, and neighbour lists are built anew. A restart cuts trajectory and log back to the last checkpoint
-    and goes on from there; it computes what the unbroken run would have, to the last bit.
+    Every `physics.checkpoint_steps` steps, and more often in the beginning, the files are flushed to disk, the
+    state is saved, and neighbour lists are rebuilt. A restart cuts trajectory and log back to the last checkpoint and
+    continues from there; its results are those of the unbroken run, to the last bit.
 
     Args:
         atoms, physics, output: the structure, its equations of motion, and the files.
@@ -87,7 +87,7 @@ def run(
 
 @dataclasses.dataclass(frozen=True)
 class _Simulation:
-    """The arguments of `run` that either way of running has."""
+    """The arguments of `run` for both ways of running."""
 
     atoms: Atoms
     physics: EnsembleSettings
@@ -97,7 +97,7 @@ class _Simulation:
 
 
 class _Run:
-    """A run between its first and its last step: its files and its place."""
+    """A run between its first and last step: its files and its step."""
 
     kind = ""
 
@@ -105,9 +105,7 @@ class _Run:
         self.atoms, self.physics, self.output = simulation.atoms, simulation.physics, simulation.output
         atoms, physics, output = self.atoms, self.physics, self.output
         self.restraints = placed(simulation.restraints, atoms.get_positions())
-        self.identity = (
-            self._identity()
-        )  # before anything moves: some constraints remember what they have seen
+        self.identity = self._identity()  # before anything moves: some constraints keep a history
         self.rng = np.random.default_rng(physics.seed)
         self.saved = last_checkpoint(output)
         if self.saved is None:
@@ -125,8 +123,8 @@ class _Run:
         )
 
     def _identity(self) -> dict[str, Any]:
-        """What a restart must have in common, by the names that its user knows."""
-        # The skin decides how long a list lives, and so in which order forces are summed.
+        """The options that a restart must share, by the user's names."""
+        # The skin decides how long a list lasts, and so the order of sums of forces.
         same = dataclasses.asdict(self.physics) | {"integrator": self.kind, "skin": self.atoms.calc.skin}
         same |= {"restraints": identity(self.restraints), "masses": masses_identity(self.atoms)}
         same |= {"constraints": constraints_identity(self.atoms)}
@@ -145,8 +143,8 @@ class _Run:
         return LogState(step, step * self.physics.timestep, temperature, conserved)
 
     def _open(self, atoms: Atoms, state: LogState, inner: dict[str, np.ndarray]) -> None:
-        """The files, at the place of the checkpoint; those of a new run, or of one killed before its first frame, with
-        that frame and a checkpoint that knows them."""
+        """The files, at the marks of the checkpoint; for a new run, or one killed before its first frame, with that
+        frame and a checkpoint with their marks."""
         if self.saved is not None and self.saved.marks:
             self.files = Files(self.output, self.saved.marks)
             return
@@ -164,7 +162,7 @@ class _Run:
             self._save(inner)
 
     def _save(self, inner: dict[str, np.ndarray]) -> None:
-        """The atoms as they are now, with the files as far as they are now."""
+        """The current atoms, with the current marks of the files."""
         state = Checkpoint(
             step=self.step,
             physics=self.identity,
@@ -198,7 +196,7 @@ class _AseRun(_Run):
         if self.saved is None:
             self.sums["conserved"] = conserved_energy(self.dynamics)
             self._checkpoint()
-            atoms.get_forces()  # the checkpoint has forgotten them, and the frame holds them
+            atoms.get_forces()  # the checkpoint lacks them, and the frame has them
         self._open(atoms, self._state(), {})
 
     def go(self) -> Summary:
@@ -217,7 +215,7 @@ class _AseRun(_Run):
                     self.sums["temperature"] = (self.sums["temperature"] or 0.0) + now
                     if self.step % self.output.interval == 0:
                         self.files.write(self.atoms, self._state())
-                    # The checkpoint comes last: it has this step's frame behind it.
+                    # The checkpoint comes last: this step's frame precedes it.
                     if self.step in (due, self.output.steps):
                         self._checkpoint()
                         due = self.physics.next_checkpoint(self.step, len(self.atoms))
@@ -282,7 +280,7 @@ class _EngineRun(_Run):
         return self._summary(first, time.perf_counter() - started, end.conserved)
 
     def _segment(self, writer: Background, first: int) -> Frame:
-        """The steps up to the next checkpoint, and that; `first`: where this call began."""
+        """Runs to the next checkpoint and writes it; `first`: where this call began."""
         due = self.physics.next_checkpoint(self.step, len(self.atoms), on_gpu=self.on_gpu)
         last = min(self.output.steps, due)
         for frame in self.engine.run(last - self.step, self.output.interval):
@@ -312,7 +310,7 @@ class _EngineRun(_Run):
 
 
 def models_identity(models: Sequence[Potential]) -> dict[str, Any]:
-    """What identifies the models of a run: a digest of weights and options, and the arguments of `load`."""
+    """The identity of the models of a run: a digest of weights and options, and the arguments of `load`."""
     identity: dict[str, Any] = {"number of models": len(models)}
     for k, model in enumerate(models, 1):
         name = "model" if len(models) == 1 else f"model {k}"
@@ -325,7 +323,7 @@ def models_identity(models: Sequence[Potential]) -> dict[str, Any]:
 
 
 def masses_identity(atoms: Atoms) -> str:
-    """Each element's mass, or where atoms of one differ a digest of all."""
+    """Each element's mass, or if atoms of one differ a digest of all."""
     masses, symbols = atoms.get_masses(), np.array(atoms.get_chemical_symbols())
     each = {symbol: set(masses[symbols == symbol].tolist()) for symbol in dict.fromkeys(symbols.tolist())}
     if all(len(found) == 1 for found in each.values()):
@@ -334,12 +332,12 @@ def masses_identity(atoms: Atoms) -> str:
 
 
 def constraints_identity(atoms: Atoms) -> list[str]:
-    """What there is to tell them apart by; that of long ones by a digest."""
+    """Their identifying data; for long data a digest."""
     told = []
     for constraint in atoms.constraints:
         try:
             text = encode(constraint.todict())
-        except (AttributeError, NotImplementedError):  # one's own need not have it
+        except (AttributeError, NotImplementedError):  # users' own may lack it
             text = f"{type(constraint).__name__} {np.asarray(constraint.get_indices()).tolist()}"
         told.append(
             text
@@ -350,14 +348,14 @@ def constraints_identity(atoms: Atoms) -> list[str]:
 
 
 def charge_spin_identity(atoms: Atoms, models: Sequence[Potential]) -> list[float] | None:
-    """The structure's own charge and multiplicity, where models take them."""
+    """The structure's own charge and multiplicity, if models take them."""
     defaults = [default for model in models for default in charge_spin_defaults(model.model)]
     given = charges_and_spins([atoms], defaults) if defaults else None
     return None if given is None else given[0].tolist()
 
 
 def _parameters(atoms: Atoms) -> dict[str, Any]:
-    """Frame and atomic parameters, the structure's or the calculator's: these themselves, and a digest of those."""
+    """Frame parameters, and a digest of atomic ones, of the structure or the calculator."""
     fparam = atoms.info.get("fparam", atoms.calc.parameters.get("fparam"))
     aparam = atoms.arrays.get("aparam", atoms.calc.parameters.get("aparam"))
     return {
@@ -369,7 +367,7 @@ def _parameters(atoms: Atoms) -> dict[str, Any]:
 
 
 def last_checkpoint(output: Output) -> Checkpoint | None:
-    """What to go on from; None for a new run.
+    """The checkpoint to continue; None for a new run.
 
     Raises InputError if files of an earlier run are in the way, or changed since their checkpoint.
     """

@@ -100,7 +100,7 @@ class ForceProvider:
         self.sel = torch.tensor(
             limits(potential.model, potential.overflow), dtype=torch.int32, device=potential.device
         )
-        # If the potential raises these errors itself.
+        # Placeholders if the potential raises the errors.
         self._nearest = system.positions.new_full((n,), potential.cutoff)
         self._within = torch.zeros(n, len(self.sel), dtype=torch.int32, device=potential.device)
         self._no_deviation = system.positions.new_zeros(n, 0)

@@ -56,7 +56,7 @@ class Propagator:
         self._no_noise = torch.zeros(0, 3, dtype=torch.float64, device=device)
 
     def set_targets(self, step: int) -> bool:
-        """Set the targets of the step after `step` steps; returns whether they changed."""
+        """Set the targets of the step after `step` steps; whether they changed."""
         stage = self._physics.ramp_stage(step)
         changed, self._ramp_stage = stage != self._ramp_stage, stage
         if changed:
@@ -65,7 +65,7 @@ class Propagator:
         return changed
 
     def bath(self) -> dict[str, torch.Tensor]:
-        """The tensors of `BATH`, at rest."""
+        """`BATH`'s tensors, at rest."""
         widths = dict.fromkeys(BATH, 0) | {"eta": self.links, "eta_momenta": self.links} | self._cell_widths()
         return {name: self._freedom.new_zeros(len(self._freedom), width) for name, width in widths.items()}
 
@@ -106,7 +106,7 @@ class Propagator:
         sel: torch.Tensor,
         *more: Any,
     ) -> Any:
-        """The results of an op with the arguments of `end_step`."""
+        """The result of an op with `end_step`'s arguments."""
         at = moved.new
         return op(
             moved.positions, origin.positions, at["momenta"], result.forces, state.inverse_mass, state.batch,

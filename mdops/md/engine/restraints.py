@@ -1,4 +1,4 @@
-"""Restraints: energies that hold groups of atoms near places or at distances, beside those of a model."""
+"""Restraints: energies that hold groups of atoms near positions or at distances, added to a model's."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ class Tether:
     Attributes:
         atoms: their indices in the structure.
         stiffness: k, eV/A^2.
-        places: x0, (n, 3), A, as the atoms' positions are, not wrapped; None: where the atoms are at first.
+        places: x0, (n, 3), A, not wrapped, like positions; None: the initial positions.
     """
 
     atoms: Sequence[int]
@@ -33,14 +33,14 @@ class Tether:
 class Distance:
     """E = k/2 (|R| - length)^2, R from the centre of mass of one group of atoms to that of another.
 
-    The nearest image of the other counts, in cells that are not far from rectangular. Each group has to be whole: its
-    atoms' positions are taken as they are, not wrapped.
+    The nearest image of the other counts, in cells that are almost rectangular. Each group has to be whole: positions
+    are not wrapped.
 
     Attributes:
         first, second: indices of the atoms in the structure.
         stiffness: k, eV/A^2.
         length: A.
-        side: "both", or only where R is "above" the length, or "below" it: a wall.
+        side: "both", or a wall: only if R is "above" or "below" the length.
     """
 
     first: Sequence[int]
@@ -54,7 +54,7 @@ Restraint = Tether | Distance
 
 
 def placed(restraints: Sequence[Restraint], positions: np.ndarray) -> list[Restraint]:
-    """With the places of tethers that have none, from the positions (N, 3), A, at the start. Raises InputError."""
+    """Sets missing places of tethers to the initial positions (N, 3), A. Raises InputError."""
     found: list[Restraint] = []
     for restraint in restraints:
         if isinstance(restraint, Tether) and restraint.places is None:
@@ -65,7 +65,7 @@ def placed(restraints: Sequence[Restraint], positions: np.ndarray) -> list[Restr
 
 
 def identity(restraints: Sequence[Restraint]) -> str | None:
-    """What tells restraints from others, of one structure or several: a digest; None of none."""
+    """A digest of the restraints of one structure or several; None without any."""
     if not restraints:
         return None
     parts = []
@@ -100,7 +100,7 @@ class Restraints:
     ) -> None:
         """`starts`: (S + 1,), of the structures' atoms among all; positions (N, 3), masses (N,).
 
-        Raises InputError for restraints that cannot be.
+        Raises InputError for impossible restraints.
         """
         systems = len(starts) - 1
         if len(restraints) != systems:
@@ -130,7 +130,7 @@ class Restraints:
         self._stiffness, self._places = (np.concatenate(x) if x else None for x in (stiffness, places))
 
     def on(self, system: System, inverse: torch.Tensor) -> "PlacedRestraints":
-        """For the engine's order of the atoms: `inverse` (N,) has the places of the user's."""
+        """For the engine's order of atoms: `inverse` (N,) has the indices of the user's."""
         return PlacedRestraints(self, system, inverse)
 
 
@@ -181,7 +181,7 @@ class PlacedRestraints:
         return dataclasses.replace(result, forces=forces, atom_energy=energy, virial=virial)
 
     def _nearest(self, r: torch.Tensor, cell: torch.Tensor, periodic: torch.Tensor) -> torch.Tensor:
-        """The vector of the lattice that is nearest to r; by the adjugate, as solving asks the device."""
+        """The lattice vector nearest to r; by the adjugate, as solving reads from the device."""
         a, b, c = cell.unbind()
         across = torch.stack([torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)])
         volume = (a * across[0]).sum()
@@ -191,7 +191,7 @@ class PlacedRestraints:
 
 
 def _numbers(atoms: Sequence[int], starts: np.ndarray, system: int, name: str) -> np.ndarray:
-    """Among all atoms."""
+    """Of all atoms."""
     found = np.asarray(atoms)
     size = starts[system + 1] - starts[system]
     if found.ndim != 1 or found.size == 0 or not np.issubdtype(found.dtype, np.integer):

@@ -1,4 +1,4 @@
-"""Blocks of steps that run on the device while the host looks at the blocks before."""
+"""Blocks of steps that run on the device while the host checks the previous blocks."""
 
 import contextlib
 import math
@@ -26,15 +26,15 @@ from mdops.md.options import EnsembleSettings
 from mdops.potential import Potential
 from mdops.tracing import capturing
 
-# Of half the skin, how much a block should use up: atoms vary from block to block.
+# The share of half the skin for a block to use: atoms vary from block to block.
 _USE = 0.8
 _LONGEST_BLOCK = 500
 
-# Steps of one CUDA graph, which copies the state once, at its end; where atoms are few enough that a step waits for
-# its kernels, and that memory for further states is nothing. In a ramp graphs last for a stage alone.
+# Steps of one CUDA graph, which copies the state once, at its end; for few atoms, where launches take most of a step
+# and memory for more states is small. In a ramp graphs only last for a stage.
 _TOGETHER, _IN_RAMPS, _FEW_ATOMS = (8, 4, 2), (4,), 16384
 
-# What a checkpoint calls the variables of the baths.
+# The names of the baths' variables in checkpoints.
 _NAMES = dict(zip(BATH, ("eta", "p_eta", "p_cell", "xi", "p_xi"), strict=True))
 
 G = TypeVar("G")
@@ -47,7 +47,7 @@ class _Snapshot(NamedTuple):
 
 
 class _QueuedSteps(NamedTuple):
-    """Steps that were queued, and what tells whether they are good once they are done."""
+    """Queued steps, and the values that tell whether they are good once they are done."""
 
     first: int
     steps: int
@@ -57,8 +57,8 @@ class _QueuedSteps(NamedTuple):
     done: torch.cuda.Event | None
 
     def read(self) -> tuple[dict[str, np.ndarray], list[int]]:
-        """The tally, each column (S,); and the length of the longest row, negative where the search refused its input,
-        and the sizes of the graph (`ForceProvider.sizes`). Waits for the block."""
+        """The tally, each column (S,); the length of the longest row, negative if the search refused its input; and
+        the sizes of the graph (`ForceProvider.sizes`). Waits for the block."""
         if self.done is not None:
             self.done.synchronize()
         tally, (longest, _, *sizes) = self.told[:-5].reshape(-1, len(TALLY)), self.told[-5:].view(torch.int64)
@@ -68,15 +68,15 @@ class _QueuedSteps(NamedTuple):
 class Simulation(ABC, Generic[G, F]):
     """Steps of some systems, in blocks: the first step of each makes the neighbour list anew.
 
-    The host queues a block, and while it runs the next one; then it reads the first one's tally. A block in
-    which an atom left the skin, a row of the list was too short or the model refused something, is
-    forgotten: the run goes back to its first step, and does it again with shorter blocks, longer rows, or step
-    by step with all checks (then an error names system, atom and step). Block lengths follow the atoms' speed. On
+    The host queues a block, and the next one while it runs; then it reads the first one's tally. If an atom left
+    the skin, a row of the list was too short or the model refused something, the block is discarded: the
+    run goes back to its first step, and repeats it with shorter blocks, longer rows, or step by
+    step with all checks (then an error names system, atom and step). Block lengths follow the atoms' speed. On
     a GPU the steps are replays of CUDA graphs. From the same start every run has the same bits.
 
     Attributes:
         step: how many are done and found good.
-        builds: neighbour lists built; repeats: blocks that were done again.
+        builds: neighbour lists built; repeats: blocks that were repeated.
         potentials: the models; potential: the first of them.
         on_progress: called after each block with the steps done and the kinetic energies (S,) of the last ones, eV, on
             average; for one who waits.
@@ -98,14 +98,14 @@ class Simulation(ABC, Generic[G, F]):
         atom_virial: bool = False,
         restraints: Sequence[Any] | None = None,
     ) -> None:
-        """Takes the atoms as they are, momenta included (`mdops.md.motion.set_velocities` makes some).
+        """Takes the atoms with their momenta (`mdops.md.motion.set_velocities` makes some).
 
         Args:
             structures: ase.Atoms (`Engine`), or a list of them of any sizes, elements, cells and pbc (`BatchEngine`).
             potential: a model, or several: atoms then move by the mean of their forces, and frames have deviations.
             skin: A.
-            graphs: capture steps in CUDA graphs, where that can be.
-            step: what the first step comes after.
+            graphs: capture steps in CUDA graphs, if possible.
+            step: the number of steps before.
             fparam: (p,), or (S, p) of a list; aparam: (q,), or (N, q), N being all atoms. Where the `info` and
                 `arrays` of a structure have none.
             atom_virial: give those, in all frames.
@@ -133,7 +133,7 @@ class Simulation(ABC, Generic[G, F]):
         self.potential = self.potentials[0]
         if self._moves_cells(physics):
             warn_untrained_virials(self.potentials)
-        # One for each model: types and parameters are its own, the rest is the same.
+        # One for each model: types and parameters differ, the rest is the same.
         self._inputs = [
             Structures(
                 frames, model, physics, fparam, aparam, unused=self._unused(model), may_fix=self._may_fix
@@ -171,11 +171,11 @@ class Simulation(ABC, Generic[G, F]):
         return make_propagator(self.physics, self._freedom, sizes, self.potential.device)
 
     def _rests(self) -> bool:
-        """Whether nothing will move any more; asked where the host waits for the steps before."""
+        """Whether nothing will move any more; called while the host waits for earlier steps."""
         return False
 
     def _restrained(self, restraints: Sequence[Any]) -> Restraints:
-        """Checked. A tether takes momentum: there is more that can move."""
+        """Checked. A tether changes momentum: more degrees are free."""
         s = self._structures
         if not isinstance(restraints, Sequence):
             raise InputError(f"restraints is {restraints!r}, expected a list of Tether and Distance")
@@ -190,14 +190,14 @@ class Simulation(ABC, Generic[G, F]):
 
     @abstractmethod
     def _of_each(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        """What was given for one structure, or for each, for each."""
+        """Values for one structure, or for each, as one for each."""
 
     @abstractmethod
     def _frames(self, structures: G) -> list[Atoms]:
-        """What is to be moved; raises InputError for anything else."""
+        """The atoms to move; raises InputError for anything else."""
 
     def _unused(self, model: Potential) -> list[str]:
-        """Parameters that others of the models take. What none takes goes to all of them, which refuse it."""
+        """Parameters that only other models take. Those that none takes go to all, which raise an error."""
         return [
             name
             for name in ("fparam", "aparam")
@@ -205,7 +205,7 @@ class Simulation(ABC, Generic[G, F]):
         ]
 
     def renew(self) -> None:
-        """Sort the atoms anew, and forget the list: what comes next depends on the state alone."""
+        """Sort the atoms again, and drop the list: later steps depend on the state alone."""
         now = self._now()
         bath = {name: getattr(self._state, name) for name in BATH}
         with self._guard.explain(self.step):
@@ -236,7 +236,7 @@ class Simulation(ABC, Generic[G, F]):
         self._state = State.of(
             system, sorted_momenta, masses, bath, len(self.potentials), atom_virial=self._atom_virial
         )
-        self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}  # by what `_steps` is told
+        self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}  # by `_steps`' arguments
         self._placed = None if self._restraints is None else self._restraints.on(system, self._inverse)
         result = self._forces(system.positions, system.cell, carefully=True)
         for name in ("forces", "atom_energy", "virial", "forces_std", "model_energy", "atom_virial"):
@@ -246,7 +246,7 @@ class Simulation(ABC, Generic[G, F]):
 
     @property
     def inner(self) -> dict[str, np.ndarray]:
-        """The variables of thermostats and barostats, and what else a restart needs besides positions, momenta and
+        """The variables of thermostats and barostats, and all else for a restart besides positions, momenta and
         cells."""
         inner = {"stride": np.array(self._stride), "capacity": np.array(self._surface.capacity)}
         inner["room"] = np.array(self._surface.room)
@@ -270,7 +270,7 @@ class Simulation(ABC, Generic[G, F]):
         self._graphs.clear()
 
     def frame(self) -> F:
-        """The state of now; waits for the device."""
+        """The current state; waits for the device."""
         return self._give(self._now())
 
     @abstractmethod
@@ -285,7 +285,7 @@ class Simulation(ABC, Generic[G, F]):
         return recording.frame()
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
-        """The potential's GPU as the current one: streams, events and graphs are its own."""
+        """Makes the potential's GPU current: it owns streams, events and graphs."""
         device = self.potential.device
         return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
@@ -351,14 +351,14 @@ class Simulation(ABC, Generic[G, F]):
         return 1 if self._surface.captures else 0
 
     def _steps_at_once(self, first: int, end: int) -> int:
-        """Of a block; all steps of one have the same goals."""
+        """Of a block; all its steps have the same targets."""
         return int(min(self._stride, end - first, self.physics.ramp_stage_end(first) - first))
 
     def _queue(self, first: int, steps: int, every: int) -> _QueuedSteps | None:
-        """Queues a block; None where the potential refused a step at once (it asks the device itself, then)."""
+        """Queues a block; None if the potential refused a step at once (then it reads the device itself)."""
         start, recordings = self._snapshot(), []
         if self._propagator.set_targets(first):
-            self._graphs.clear()  # goals are constants there
+            self._graphs.clear()  # targets are constants
         self._prepare()
         try:
             k = 0
@@ -382,8 +382,8 @@ class Simulation(ABC, Generic[G, F]):
         return _QueuedSteps(first, steps, start, recordings, *self._tell())
 
     def _tell(self) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        """The tally, the length of the longest row and the graph's sizes, on their way to the host beside what is
-        queued next: it would wait for a copy some 15 us."""
+        """The tally, the length of the longest row and the graph's sizes, copied to the host while the next block runs:
+        waiting for a copy costs some 15 us."""
         counts = (self._surface.needed.view(torch.float64), self._surface.sizes.view(torch.float64))
         told = torch.cat([self._state.tally.reshape(-1), *counts])
         if told.device.type == "cpu":
@@ -405,7 +405,7 @@ class Simulation(ABC, Generic[G, F]):
         return Flags(**worst, temperature=hottest, longest=length, graph=(edges, angles, inner))
 
     def _mend(self, steps: int, flags: Flags) -> bool:
-        """Longer rows, room for a larger graph or a shorter block, after one that was bad; False where none helps."""
+        """Longer rows, capacity for a larger graph or a shorter block, after a bad one; False if none helps."""
         half = self._skin / 2
         if self._surface.capacity < flags.longest < math.inf:
             self._surface.grow(int(flags.longest))
@@ -438,10 +438,10 @@ class Simulation(ABC, Generic[G, F]):
         )
 
     def _adapt(self, steps: int, flags: Flags) -> None:
-        """The next block's length, from how much of the skin this one used up."""
+        """The next block's length, from how much of the skin this one used."""
         if self._skin == 0:
             return
-        # The first step makes the list: atoms leave it in the others.
+        # The first step builds the list; atoms move in the others.
         used = math.sqrt(flags.moved2) / (self._skin / 2)
         wanted = int(1 + _USE * max(steps - 1, 1) / max(used, 1e-3))
         if steps == self._stride or wanted < self._stride:
@@ -449,7 +449,7 @@ class Simulation(ABC, Generic[G, F]):
             self._stride = max(1, min(most, wanted))
 
     def _go_carefully(self, steps: int, every: int) -> Iterator[F]:
-        """Steps with a list of their own and all checks on the host."""
+        """Steps with their own lists and all checks on the host."""
         state, surface = self._state, self._surface
         for k in range(steps):
             if k and self._rests():
@@ -471,7 +471,7 @@ class Simulation(ABC, Generic[G, F]):
         self._graphs.clear()  # the rows may have become longer
 
     def _prepare(self) -> None:
-        """Graphs, where there are none yet."""
+        """Captures graphs if there are none."""
         if self._graphs or not (self._use_graphs and self._surface.captures):
             return
         start = self._snapshot()
@@ -488,11 +488,11 @@ class Simulation(ABC, Generic[G, F]):
             graph = torch.cuda.CUDAGraph()
             if self._propagator.generator is not None:
                 graph.register_generator_state(self._propagator.generator)
-            # A stream of this GPU: the one that PyTorch would take is of the GPU that captured first.
+            # A stream of this GPU: PyTorch would take one of the GPU that captured first.
             with capturing(graph, pool=pool, stream=stream):
                 self._steps(count, rebuild=rebuild)
             self._graphs[rebuild, count] = graph
-        # Each capture begins with the random numbers' place set to 0, in `stream`: not after a replay has set its own.
+        # Each capture sets the random numbers' offset to 0, in `stream`: not after a replay has set its own.
         torch.cuda.current_stream().wait_stream(stream)
         self._restore(start)
 
@@ -503,7 +503,7 @@ class Simulation(ABC, Generic[G, F]):
             self._steps(count, rebuild=rebuild)
 
     def _steps(self, count: int, *, rebuild: bool) -> None:
-        """So many steps, of which the first makes a list if told, and begins a tally."""
+        """So many steps; the first builds a list if asked, and begins a tally."""
         state, surface = self._state, self._surface
         moved = self._propagator.first_half(state)
         if rebuild:
@@ -516,7 +516,7 @@ class Simulation(ABC, Generic[G, F]):
         self._state.take(self._propagator.second_half(state, moved, result, surface.origin, surface.sel))
 
     def _forces(self, positions: torch.Tensor, cell: torch.Tensor, *, carefully: bool = False) -> ForceResult:
-        """Of the models and the restraints; with a list of its own and all checks if told."""
+        """Of the models and the restraints; with its own list and all checks if asked."""
         surface = self._surface
         result: ForceResult = (
             surface.forces_carefully(positions, cell, self._order, self._inverse)

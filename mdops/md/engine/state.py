@@ -1,4 +1,4 @@
-"""What moves in a simulation, as tensors that are written in place."""
+"""The state of a simulation, as tensors that are written in place."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,21 +8,21 @@ import torch
 
 from mdops.system import System
 
-# Of a system over some steps: what may go wrong, as the largest value of each thing, and the heat.
+# Of a system over some steps: the largest value of each possible fault, and the heat.
 TALLY = ("moved2", "overflow", "closeness", "energy", "kinetic", "heat")
 
-# What a step changes, in the order it has in memory; and what it changes where cells move.
+# What a step changes, in memory order; and what it changes if cells move.
 _MOVING = (
     "positions", "momenta", "forces", "atom_energy", "energy", "kinetic", "scale", "eta", "eta_momenta", "virial",
     "tally",
 )  # fmt: skip
 _MOVING_CELL = ("cell", "cell_momenta", "xi", "xi_momenta", "flow")
-# What several models have besides.
+# What several models add.
 _DEVIATION = ("forces_std", "model_energy")
-# What is there if it was asked for.
+# What is there on request.
 _VIRIALS = ("atom_virial",)
 
-# What thermostats and barostats are at; the rest of a state follows from positions, momenta and cells.
+# The variables of thermostats and barostats; the rest follows from positions, momenta and cells.
 BATH = ("eta", "eta_momenta", "cell_momenta", "xi", "xi_momenta")
 
 
@@ -70,13 +70,13 @@ class State:
         tally: (S, 6), the columns of `TALLY`.
         cell: (S, 3, 3), rows are lattice vectors.
         cell_momenta: (S, 6); xi, xi_momenta: (S, M), of the cells' thermostats; flow: (S, 6), sum p p^T / m of the
-            momenta times `scale`: see `mdops.ops.begin_cell_step`. They have no columns where cells do not move,
-            but `flow`, which is of the start then.
+            momenta times `scale`: see `mdops.ops.begin_cell_step`. They have no columns if cells do not move,
+            except `flow`, then of the start.
         forces_std, model_energy, atom_virial: as of `ForceResult`.
         inverse_mass: (N,); batch: (N,) int32, the system of each atom; empty_tally: (S, 6), of no steps. They do not
             change.
-        memory: all that moves, of which the tensors above are views.
-        moving: names of what is there, in its order.
+        memory: the tensors above are views of it.
+        moving: the names of its parts, in order.
     """
 
     positions: torch.Tensor
@@ -115,8 +115,8 @@ class State:
         *,
         atom_virial: bool = False,
     ) -> "State":
-        """No forces yet; masses (N,); `bath` has what `BATH` names. Cells move if they have momenta. There is a place
-        for atomic virials if told."""
+        """No forces yet; masses (N,); `bath` has `BATH`'s tensors. Cells move if they have momenta. There is memory for
+        atomic virials if asked."""
         compared = models if models > 1 else 0
         inverse_mass, count = 1 / masses, system.count
         kinetic, flow = _heat(momenta, inverse_mass, system.batch, count)
@@ -144,13 +144,13 @@ class State:
         )  # fmt: skip
 
     def after(self, new: Mapping[str, torch.Tensor]) -> "State":
-        """The state after a step, of which `new` has all that moves, beside this one, whose memory it does not share;
-        `memory` stays this one's."""
+        """The state after a step from the tensors in `new`; it does not share memory with this one, but `memory` stays
+        this one's."""
         moved: dict[str, Any] = {name: new[name].reshape(getattr(self, name).shape) for name in self.moving}
         return replace(self, **moved)
 
     def take(self, new: Mapping[str, torch.Tensor]) -> None:
-        """The state after a step, of which `new` has all that moves, in one kernel."""
+        """The state after a step from the tensors in `new`, in one kernel."""
         torch.cat([new[name].reshape(-1) for name in self.moving], out=self.memory)
 
     def clear_tally(self) -> None:

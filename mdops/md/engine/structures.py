@@ -1,4 +1,4 @@
-"""The structures that an engine moves: checked, and as one system of tensors in any order of their atoms."""
+"""The structures of an engine: checked, and as one system of tensors in any order of atoms."""
 
 from collections.abc import Collection, Iterable, Sequence, Sized
 from typing import Any
@@ -24,7 +24,7 @@ class Structures:
         starts: (S + 1,): structure s has the atoms starts[s] up to starts[s + 1].
         freedom: (S,), degrees of freedom.
         positions, momenta: (N, 3), masses: (N,), cells: (S, 3, 3): the initial ones.
-        fixed: (N,) bool, atoms that shall stay.
+        fixed: (N,) bool, atoms that do not move.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Structures:
         unused: Collection[str] = (),
         may_fix: bool = False,
     ) -> None:
-        """`unused`: which of "fparam" and "aparam" are of other models than this one. `may_fix`: atoms may have ASE's
+        """`unused`: those of "fparam" and "aparam" that only other models take. `may_fix`: atoms may have ASE's
         `FixAtoms`.
 
         Raises InputError for what the engine cannot move.
@@ -133,8 +133,8 @@ class Structures:
         return self._stack("aparam", rows, joined=True)
 
     def _for_each_atom(self, values: np.ndarray) -> np.ndarray:
-        """(N, q) of (N, q), or of (q,), which all atoms have alike. A row of N numbers is one for each atom only if the
-        model takes one: what was meant does not depend on how many atoms there happen to be."""
+        """(N, q) from (N, q), or from (q,) for all atoms. A row of N numbers is one for each atom only if the model
+        takes one: the meaning does not depend on the number of atoms."""
         atoms, q = int(self.starts[-1]), self._aparam_size
         rows = values
         if values.ndim == 1:
@@ -175,7 +175,7 @@ def _check(atoms: Atoms, physics: EnsembleSettings, name: str, *, may_fix: bool)
 
 
 def is_list_of_atoms(structures: Any) -> bool:
-    """Whether it is a list, or the like, of ase.Atoms, which are lists of their atoms themselves."""
+    """Whether it is a list, or the like, of ase.Atoms, which are themselves lists of atoms."""
     if isinstance(structures, Atoms) or not (
         isinstance(structures, Sized) and isinstance(structures, Iterable)
     ):
