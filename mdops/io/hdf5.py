@@ -40,7 +40,7 @@ def read_hdf5(path: Path) -> ModelFile:
 
 
 def encode_hdf5(model: dict[str, Any], source: dict[str, Any]) -> memoryview:
-    """The bytes of a `.dp` file, in the classic layout. Raises ModelFileError for what it has no place for."""
+    """The bytes of a `.dp` file, in the classic layout. Raises ModelFileError for data that it cannot hold."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w", libver=("earliest", "v108")) as file:
         header = _with_datasets(header_of(model, source), "", file, itertools.count(), False)
@@ -51,7 +51,7 @@ def encode_hdf5(model: dict[str, Any], source: dict[str, Any]) -> memoryview:
 def _with_datasets(
     node: Any, place: str, file: h5py.File, numbers: "itertools.count[int]", below_variables: bool
 ) -> Any:
-    """The tree with the name of a new dataset in the place of every array."""
+    """The tree with the name of a new dataset in place of every array."""
     if isinstance(node, dict):
         return {
             key: _with_datasets(
@@ -90,7 +90,7 @@ def _read(file: _Hdf5, size: int) -> ModelFile:
 
 
 class _Datasets:
-    """Gives the datasets that the tree names, and watches that no two share bytes.
+    """Reads the datasets that the tree names, and checks that no two share bytes.
 
     The classic layout has no checksums: a changed address would silently give another dataset's numbers.
     """

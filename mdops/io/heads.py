@@ -8,7 +8,7 @@ from mdops.io.tree import mapping
 
 
 def heads_of(params: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The heads of a definition with a `model_dict`, each with its other names."""
+    """The heads of a definition with a `model_dict`, each with its aliases."""
     found = {}
     for name, branch in mapping(params["model_dict"], "model_dict").items():
         given = branch.get("model_branch_alias") if isinstance(branch, dict) else None
@@ -17,8 +17,8 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def chosen_head(heads: Mapping[str, list[str]], head: str | None) -> str:
-    """The name of the head that is meant; case matters only where two names differ in nothing else. Raises HeadError,
-    which lists them."""
+    """The full name of a head; case matters only between names that differ in nothing else. Raises HeadError, which
+    lists them."""
     if head is None:
         if len(heads) == 1:
             return next(iter(heads))
@@ -35,7 +35,7 @@ def chosen_head(heads: Mapping[str, list[str]], head: str | None) -> str:
 
 
 def require_head(source: Mapping[str, Any], head: str | None) -> None:
-    """Raises HeadError where the file's one model is not the head that is asked for."""
+    """Raises HeadError if the file's one model is not the requested head."""
     own = source.get("head")
     names = [own, *source.get("head_aliases", [])] if isinstance(own, str) else []
     if head is not None and head.lower() not in [str(name).lower() for name in names]:

@@ -1,4 +1,4 @@
-"""What a model file holds once it is read, and how to name the kind of model in a message."""
+"""The contents of a model file, and the names of kinds of models in messages."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +57,7 @@ def describe(model_tree: dict[str, Any]) -> ModelKind:
 
 
 def _parts(model_tree: dict[str, Any]) -> list[Any]:
-    """The models that a spin, a ZBL or a linear model is made of."""
+    """The models in a spin, a ZBL or a linear model."""
     if "backbone_model" in model_tree:
         return [model_tree["backbone_model"]]
     models = model_tree.get("models")

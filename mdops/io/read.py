@@ -21,7 +21,7 @@ from mdops.io.upgrade import upgrade
 _KNOWN = ".safetensors, .dp, .yaml, .json, .pb, .pbtxt, .pth, .pt, .pt2 and .pte files"
 _CONVERT = "convert it with `dp convert-backend {name} model.dp`"
 _PICKLE_MAX = 5
-# What the system says of a file whatever is in it; libraries have errors of the system for damage, too.
+# The system's errors on a file of any content; libraries also raise system errors for damage.
 _UNREADABLE = (
     errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT, errno.ELOOP, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
@@ -94,7 +94,7 @@ def _reader(path: Path) -> Callable[..., ModelFile]:
 
 
 def _refuse_others(path: Path, head: bytes) -> None:
-    """Tell apart files that are something else, and files too short to tell."""
+    """Recognise files of other kinds, and files that are too short."""
     if head[0] == 0x80 and 0 < head[1:2][0:1].ljust(1, b"\0")[0] <= _PICKLE_MAX:
         raise ModelFileError(
             "it is a pickle, which could run any code when opened, so mdops does not open it; save it again "

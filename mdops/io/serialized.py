@@ -1,4 +1,4 @@
-"""Between a `ModelFile` and the header of DeePMD-kit's files (the JSON of a .dp file, a YAML or JSON document)."""
+"""Converts a `ModelFile` to the header of DeePMD-kit's files (JSON of a .dp file, YAML or JSON), and back."""
 
 import datetime
 import json
@@ -13,13 +13,13 @@ from mdops.io.tree import Budget, Leaf, mapping, plain, resolve
 from mdops.models.registry import definition, of_node
 
 _SHOWN = ("software", "version", "time", "backend", "pt_version", "tf_version", "jax_version", "pd_version")
-_OWN = "mdops"  # holds what a source has and DeePMD-kit's files have no key for
-# Beside it: what fittings have of low-bit numbers. The nets are rounded, and so good for who does not know of that.
+_OWN = "mdops"  # for keys of a source that DeePMD-kit's files lack
+# Besides: the fittings' low-bit data. Nets are stored rounded, so that other readers can use them without it.
 _QUANTIZED = "mdops_quantized"
 
 
 def model_file_from(header: dict[str, Any], leaf: Leaf, budget: Budget, format_name: str) -> ModelFile:
-    """The model, and what is worth showing, out of a header; `leaf` turns a reference into the array."""
+    """The model and its source from a header; `leaf` turns a reference into the array."""
     if "model" not in header:
         if "base_code" in header and "program" in header:
             raise UnsupportedModelError(
@@ -49,7 +49,7 @@ def model_file_from(header: dict[str, Any], leaf: Leaf, budget: Budget, format_n
 
 
 def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
-    """What DeePMD-kit's files hold, with NumPy arrays below "@variables"; `model_file_from` gives it back.
+    """The content of DeePMD-kit's files, with NumPy arrays below "@variables"; `model_file_from` reads it.
 
     Software, version and time are those of the model where the source has them, else of this writing. DeePMD-kit cannot
     freeze a model without `model_def_script`, the input that makes such a model: where the source has none, it is made
@@ -81,7 +81,7 @@ def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_filed(node: Any) -> Any:
-    """A tree as DeePMD-kit's files have it."""
+    """A tree as in DeePMD-kit's files."""
     if isinstance(node, list):
         return [_as_filed(part) for part in node]
     if not isinstance(node, dict):
@@ -107,7 +107,7 @@ def _detached(model: dict[str, Any], place: str) -> tuple[dict[str, Any], dict[s
 
 
 def _attach(model: dict[str, Any], quantized: dict[str, Any], place: str = "model") -> None:
-    """Puts back what `_detached` gave. Raises ModelFileError for a place that there is not."""
+    """Puts back the result of `_detached`. Raises ModelFileError for an unknown place."""
     if isinstance(model.get("fitting"), dict) and f"{place}.fitting" in quantized:
         model["fitting"]["quantized"] = quantized.pop(f"{place}.fitting")
     for i, part in enumerate(model["models"] if isinstance(model.get("models"), list) else []):

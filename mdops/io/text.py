@@ -15,7 +15,7 @@ from mdops.io.tree import Budget, mapping, plain
 
 _DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
-# As DeePMD-kit's YAML library has it (YAML 1.1): 1e5 is text, and is written so where text is meant.
+# As in DeePMD-kit's YAML library (YAML 1.1): 1e5 is text, and is written so if text is meant.
 _FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?")
 _MAX_DEPTH = 200  # a model's tree is about 12 deep
 _WORDS: dict[str, Any] = {"null": None, "~": None, "": None, "true": True, "false": False}
@@ -55,14 +55,14 @@ def _spelled_out(node: Any) -> Any:
         return [_spelled_out(value) for value in node]
     if isinstance(node, np.ndarray):
         head = {"@class": "np.ndarray", "@is_variable": True, "@version": 1}
-        # Nested lists do not tell the shape of an array without numbers; DeePMD-kit passes over the key.
+        # Nested lists do not tell the shape of an empty array; DeePMD-kit skips the key.
         shape = {} if node.size else {"shape": list(node.shape)}
         return {**head, "dtype": node.dtype.name, **shape, "value": node.tolist()}
     return node
 
 
 def model_of_document(header: Any, size: int, name: str) -> ModelFile:
-    """The model of a document that was text of so many bytes, in a format of that name. Raises ModelFileError."""
+    """The model of a document from so many bytes of text, in the format of that name. Raises ModelFileError."""
     if not isinstance(header, dict):
         raise ModelFileError("it is text, but not a model of DeePMD-kit")
     budget = Budget(size)
@@ -148,7 +148,7 @@ class _Builder:
 
 
 def _scalar(event: yaml.ScalarEvent) -> Any:
-    """Text in quotes is text; a plain word is None, a boolean, a number, or else text."""
+    """Quoted text is text; a plain word is None, a boolean, a number, or else text."""
     text: str = event.value
     if not event.implicit[0]:
         return text

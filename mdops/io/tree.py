@@ -1,4 +1,4 @@
-"""Walks over trees of dicts and lists read from files that may be damaged or made to do harm."""
+"""Walks over trees of dicts and lists from files that may be damaged or malicious."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from mdops.errors import ModelFileError
 
-# `leaf` gets what stands below "@variables" and the name of the place; it returns the array (or a plain
+# `leaf` gets a value below "@variables" and the name of its place; it returns the array (or a plain
 # value).
 Leaf = Callable[[Any, str], Any]
 
@@ -31,7 +31,7 @@ class Budget:
 
 
 def resolve(node: Any, leaf: Leaf, budget: Budget, place: str = "", below_variables: bool = False) -> Any:
-    """Copy a tree; what stands below "@variables", and arrays spelled out as dicts, go through `leaf`."""
+    """Copy a tree; values below "@variables", and arrays spelled out as dicts, go through `leaf`."""
     budget.spend()
     if isinstance(node, dict):
         if node.get("@is_variable") is True:
@@ -62,7 +62,7 @@ def plain(node: Any, budget: Budget) -> Any:
 
 
 def with_digits(node: Any, read: Any, dtype: type[np.floating]) -> Any:
-    """A tree with the arrays of another one, `read`, in the place of those that are these rounded to `dtype`."""
+    """A tree with the arrays of another one, `read`, in place of those that equal them rounded to `dtype`."""
     if isinstance(node, dict) and isinstance(read, dict):
         return {key: with_digits(value, read.get(key), dtype) for key, value in node.items()}
     if isinstance(node, list) and isinstance(read, list) and len(node) == len(read):
@@ -86,7 +86,7 @@ def _text(key: Any) -> str:
 
 
 def model_head(kind: str, version: int, type_map: list[str]) -> dict[str, Any]:
-    """What stands in every model's tree beside its arrays and parts."""
+    """The keys of every model's tree besides its arrays and parts."""
     return {
         "@class": "Model",
         "@version": version,
@@ -100,7 +100,7 @@ def model_head(kind: str, version: int, type_map: list[str]) -> dict[str, Any]:
 
 
 def with_type_names(node: Any, names: Mapping[str, str]) -> Any:
-    """The tree with other names of types, of those that `names` has, in all of its type maps."""
+    """The tree with the types in `names` renamed in all of its type maps."""
     if isinstance(node, list):
         return [with_type_names(one, names) for one in node]
     if not isinstance(node, dict):

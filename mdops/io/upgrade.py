@@ -103,7 +103,7 @@ def _fill(node: dict[str, Any], keys: Keys, place: str) -> dict[str, Any]:
         if key in node and not node[key]:
             del node[key]
     if "env_mat" in node and "env_protection" in node:
-        # Some descriptors are written with 0 there; DeePMD-kit itself goes by env_protection.
+        # Some descriptors are written with 0 there; DeePMD-kit itself uses env_protection.
         node["env_mat"] = {**node["env_mat"], "protection": node["env_protection"]}
     return node
 

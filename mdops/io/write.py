@@ -19,7 +19,7 @@ from mdops.io.text import encode_json, encode_yaml
 from mdops.models.registry import of_node
 from mdops.nn.net import TabulatedNet
 
-_Encode = Callable[..., bytes | memoryview]  # of model and source
+_Encode = Callable[..., bytes | memoryview]  # (model, source)
 _FORMATS: dict[str, _Encode] = {
     ".safetensors": encode_safetensors,
     ".dp": encode_hdf5,
@@ -86,7 +86,7 @@ def _without(node: Any, key: str) -> Any:
 
 
 def _own_kind(node: Any) -> str | None:
-    """What a tree has that DeePMD-kit does not know; None if there is nothing."""
+    """The part of a tree that DeePMD-kit does not know, or None."""
     if isinstance(node, list):
         return next(filter(None, map(_own_kind, node)), None)
     if not isinstance(node, dict):
@@ -106,13 +106,13 @@ def _own_kind(node: Any) -> str | None:
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Raises ModelFileError where `write_model` could not write a file of this name: before the work, not after."""
+    """Raises ModelFileError if `write_model` could not write a file of this name: before the work, not after."""
     _encoder(require_path("the model file", path))
 
 
 def remove_unfinished(path: str | os.PathLike[str]) -> None:
-    """Remove what `write_model` left beside this file where it was killed. For who alone writes it: the file of a
-    process that is still at it goes, too."""
+    """Remove what a killed `write_model` left beside this file. Only for the sole writer: it also removes the file of
+    a process that is still writing."""
     path = Path(path)
     for left in path.parent.glob(_unfinished(glob.escape(path.name), "*")):
         left.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """From the operations and constants of a graph to the trees of descriptors.
 
-The operation that makes the environment matrix says the cutoffs and the places of neighbours and names the statistics;
-the nets' own shapes and the operations behind them say the rest. What a graph does not show in this way (excluded
-types, say) is in the training input that newer graphs carry.
+The operation of the environment matrix has the cutoffs and the places of neighbours and names the statistics; the
+rest follows from the nets' shapes and the operations after them. What a graph does not show so (such as excluded
+types) is in the training input of newer graphs.
 """
 
 from collections.abc import Callable
@@ -33,8 +33,8 @@ def part_of(place: Place) -> Part:
 
 
 def _typed_nets(place: Place, sel: list[int], columns: int) -> tuple[list[list[Tree | None]], bool]:
-    """The nets (ntypes, ntypes) of each centre and neighbour, None of pairs that have none, and whether they are the
-    same for all centres."""
+    """The nets (ntypes, ntypes) of each centre and neighbour, None for pairs without one, and whether they are the same
+    for all centres."""
     found, n = place.nets(1), place.ntypes
     trees = {net: embedding_net(layers) for net, layers in found.items()} or _tables(place, sel, columns)
     centers = {center for center, _ in trees}
@@ -83,7 +83,7 @@ def _with_types(layers: Layers, types: np.ndarray) -> tuple[list[list[Tree | Non
         bias = inputs.astype(weight.dtype) @ weight[1:] + (0 if first["b"] is None else first["b"])
         if weight.shape[1] not in (weight.shape[0], 2 * weight.shape[0]):
             return embedding_net([{**first, "w": weight[:1], "b": bias}, *layers[1:]])
-        # The layer adds its input: a linear one before it makes this of s.
+        # The layer adds its input: a linear one before it makes this from s.
         start = np.concatenate([np.zeros(1, weight.dtype), inputs.astype(weight.dtype)])
         rise = np.zeros((1, len(start)), weight.dtype)
         rise[0, 0] = 1
@@ -96,7 +96,7 @@ def _net_collection(
     place: Place, environment: Tree, stand_in: Callable[[Tree, bool], Tree]
 ) -> tuple[Tree, bool, list[list[int]]]:
     """The collection of the nets, whether they are one-sided, and the pairs of types that do not see each other.
-    `stand_in` gives what stands for the net of such a pair, from it (another where it has none) and whether nets are
+    `stand_in` makes the substitute of such a pair's net, from it (or another net if it has none) and whether nets are
     one-sided."""
     columns = environment["@variables"]["davg"].shape[2]
     rows, one_side = _typed_nets(place, environment["sel"], columns)
@@ -126,14 +126,14 @@ def _net_collection(
 
 
 def _nothing(net: Tree) -> Tree:
-    """A net that gives zeros whatever it takes."""
+    """A net that gives zeros for any input."""
     if net["@class"] == TabulatedNet.CLASS or not _keeps_zero(net):
         return tables.constant_table(net, np.zeros(net["neuron"][-1]))
     return zero_net(net)
 
 
 def _constant(net: Tree) -> Tree:
-    """A net that gives for every input what this one gives for zero."""
+    """A net that gives this one's output at zero for any input."""
     if net["@class"] != TabulatedNet.CLASS and not _adds_input(net):
         first = net["layers"][0]
         arrays = {**first["@variables"], "w": np.zeros_like(first["@variables"]["w"])}
@@ -144,7 +144,7 @@ def _constant(net: Tree) -> Tree:
 
 
 def _keeps_zero(net: Tree) -> bool:
-    """Whether weights of zero make it give zero."""
+    """Whether it gives zero with zero weights."""
     names = {layer["activation_function"].partition(":")[0] for layer in net["layers"]}
     return not _adds_input(net) and not names & {"sigmoid", "softplus"}
 
@@ -156,7 +156,7 @@ def _adds_input(net: Tree) -> bool:
 def _angular(place: Place) -> Part:
     environment = place.environment("sel_a")
     has_mean = environment["@variables"]["davg"].any()
-    # Without a mean the rows that its values are multiplied with are zero.
+    # Without a mean, the rows that multiply its values are zero.
     nets, one_side, excluded = _net_collection(
         place, environment, lambda net, _: _nothing(net) if has_mean else net
     )

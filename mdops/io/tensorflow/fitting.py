@@ -17,13 +17,13 @@ Own = tuple[Tree, np.ndarray, Tree]
 
 
 class Fitting:
-    """The fitting nets of a graph, and what they take.
+    """The fitting nets of a graph, and their inputs.
 
     Attributes:
-        nets: their layers, by the number of the type of atom; by "" where one net is for all.
-        inputs: how many numbers they take.
+        nets: their layers, by the number of the atom's type; by "" if one net is for all.
+        inputs: the number of inputs.
         extra: how many of these are frame and atomic parameters, (fparam, aparam).
-        absent: the types whose atoms have no answer (`sel_type`).
+        absent: the types whose atoms have no results (`sel_type`).
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Fitting:
             missing = [t for t in range(ntypes) if str(t) not in self.nets and t not in self.absent]
             if missing or types is not None:
                 raise ModelFileError(f"the fitting net of type {missing[:1]} is missing")
-            # A type without answers needs some net; nothing of it counts.
+            # A type without results needs some net, which has no effect.
             nets = [self.nets.get(str(t), next(iter(self.nets.values()))) for t in range(ntypes)]
         at = 0
         for k, part in enumerate(parts):
@@ -138,7 +138,7 @@ class Fitting:
         width = _require_outputs(nets, axes, axes * axes)
         own = {"embedding_width": axes, "fit_diag": width == axes, "shift_diag": True, "var_name": "polar"}
         scale, shift = self._polar_statistics(ntypes)
-        # TensorFlow adds the shift to what is scaled already.
+        # TensorFlow adds the shift after scaling.
         if ((scale == 0) & (shift != 0)).any():
             raise UnsupportedModelError("polarizabilities with a scale of 0 and a shift are not supported")
         constant = np.divide(shift, scale, out=np.zeros_like(shift), where=scale != 0)
@@ -146,7 +146,7 @@ class Fitting:
         return own, np.zeros((ntypes, width)), arrays
 
     def _polar_statistics(self, ntypes: int) -> tuple[np.ndarray, np.ndarray]:
-        """(ntypes,) each: by what polarizabilities are multiplied, and what is added to their diagonals."""
+        """(ntypes,) each: the factors of polarizabilities, and the terms added to their diagonals."""
         if "" not in self.nets:
             found = {int(t): self._scale_and_shift(layers[-1]["name"]) for t, layers in self.nets.items()}
             scale, shift = np.array([found.get(t, (1.0, 0.0)) for t in range(ntypes)]).T
@@ -242,7 +242,7 @@ class Fitting:
         }
 
     def _of_type(self, layers: Layers, features: int, embedding: np.ndarray) -> Layers:
-        """The net without the inputs behind the features, which are these constants."""
+        """The net without the inputs after the features, which are these constants."""
         first, end = layers[0], features + len(embedding)
         weight = first["w"]
         bias = embedding.astype(weight.dtype) @ weight[features:end] + (
@@ -260,7 +260,7 @@ class Fitting:
         return values.reshape(shape).astype(np.float64)
 
     def _vacuum(self, ntypes: int) -> list[bool]:
-        """Of each type whether its net is evaluated for features of zero, too, which is taken off (`atom_ener`)."""
+        """For each type, whether its net at zero features is subtracted (`atom_ener`)."""
         taken = {net: self.graph.uses(layers[0]["name"]) > 1 for net, layers in self.nets.items()}
         return [taken.get(str(t), taken.get("", False)) for t in range(ntypes)]
 
@@ -306,7 +306,7 @@ def _require_outputs(nets: list[Layers], *widths: int) -> int:
 
 
 def _doubled(layers: Layers) -> Layers:
-    """The net that gives twice as much."""
+    """The net with doubled output."""
     last = layers[-1]
     bias = None if last["b"] is None else 2 * last["b"]
     return [*layers[:-1], {**last, "w": 2 * last["w"], "b": bias}]

@@ -1,4 +1,4 @@
-"""A TensorFlow graph as data: nodes by name, who takes whose output, and the values of constants."""
+"""A TensorFlow graph as data: nodes by name, their inputs and users, and the values of constants."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ _STRING = 7
 # Elements of a constant that its bytes do not spell out: one value may stand for all.
 _MOST_FILLED = 2**24
 _MOST_DIMENSIONS = 8
-# Operations that hand on what they take.
+# Operations that pass on their input.
 _PASSING = ("Identity", "Cast", "Reshape", "StopGradient", "CheckNumerics")
 
 
@@ -91,7 +91,7 @@ class Graph:
         return [node for node in self.nodes.values() if node.op in ops]
 
     def forward(self, name: str) -> list[Node]:
-        """The nodes that take this one's output, or what hands it on; but for those that make gradients."""
+        """The nodes that take this one's output, also through nodes that pass it on; without gradients."""
         found, left, seen = [], [name], {name}
         while left:
             for taker in self._takers.get(left.pop(), []):
@@ -110,11 +110,11 @@ class Graph:
         return name in self.nodes and bool(self.forward(name))
 
     def uses(self, matrix: str) -> int:
-        """How often something is multiplied with a matrix, gradients apart."""
+        """The number of products with a matrix, without gradients."""
         return sum(node.op == "MatMul" for node in self.forward(matrix))
 
     def origin(self, name: str, passing: Iterable[str] = _PASSING) -> Node:
-        """The node where what `name` gives comes from, behind operations that hand on their first input."""
+        """The source of `name`, before operations that pass on their first input."""
         node, seen = self.nodes[name], set()
         while node.op in passing and node.inputs and node.name not in seen:
             seen.add(node.name)

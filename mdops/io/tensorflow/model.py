@@ -162,7 +162,7 @@ def _descriptor_sections(stated: Tree, count: int) -> list[Tree]:
 
 
 def _suffix(graph: Graph, operation: Node) -> str:
-    """What stands behind the names of a descriptor's scopes."""
+    """The suffix of a descriptor's scopes."""
     names = [name.removesuffix("/read") for name in operation.inputs]
     for name in names:
         found = re.fullmatch(r"descrpt_attr(.*)/t_avg", name)
@@ -229,7 +229,7 @@ def _descriptor(parts: list[Part]) -> Tree:
 
 
 def _modifier(graph: Graph) -> Tree:
-    """The section of a training input that says the same."""
+    """The equivalent section of a training input."""
     names = ("mdl_name", "mdl_charge_map", "sys_charge_map")
     name, centroids, atoms = (graph.text(f"modifier_attr/{key}") or "" for key in names)
     grid = {key: graph.value(f"modifier_attr/{key}").reshape(-1) for key in ("ewald_h", "ewald_beta")}
@@ -248,7 +248,7 @@ def _modifier(graph: Graph) -> Tree:
 
 
 def _source(graph: Graph, script: Tree) -> Tree:
-    """What the graph says of its origin."""
+    """The graph's origin."""
     source: dict[str, Any] = {"software": "deepmd-kit", "backend": "TensorFlow"}
     version = graph.text("model_attr/model_version")
     if version:

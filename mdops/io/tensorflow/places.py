@@ -1,4 +1,4 @@
-"""Where a graph has a descriptor: the operation of its environment matrix, and what is known of it."""
+"""The place of a descriptor in a graph: the operation of its environment matrix, and its data."""
 
 import dataclasses
 import re
@@ -28,8 +28,8 @@ class Part:
 
     Attributes:
         node: its tree.
-        width: how many numbers it has of an atom, without an embedding of the atom's type.
-        scale: what these are multiplied with.
+        width: the number of an atom's features, without its type's embedding.
+        scale: their factor.
         mixed: whether neighbours of all types share its places.
     """
 
@@ -77,7 +77,7 @@ class Place:
         return len(self.type_map)
 
     def environment(self, sel_name: str) -> Tree:
-        """What all descriptors have; `sel_name` is the operation's attribute with the places."""
+        """The common keys; `sel_name` is the operation's attribute with the places."""
         if self.operation.op in CLUSTERS:
             sel = self.stated.get("sel")
             if not isinstance(sel, list) or not all(type(n) is int for n in sel):
@@ -164,7 +164,7 @@ class Place:
         return layers_by_name(self.graph, pattern, lambda match: int(match["layer"]) - 1)
 
     def axis(self, channels: int) -> int:
-        """Into how many of its columns the moments are multiplied."""
+        """The number of columns that multiply the moments."""
         names = rf"(?:filter|DS_layer)_type_(?:all|\d+){re.escape(self.suffix)}/Slice(?:_\d+)?/size"
         found = {
             int(value[2])
@@ -185,8 +185,8 @@ class Place:
         return axis
 
     def scale(self, sel: list[int]) -> float:
-        """By what the moments' squares differ from those that are divided by the number of places: graphs may keep the
-        divisor that they had before their places were changed."""
+        """The factor of the moments' squares over those divided by the number of places: graphs may keep the divisor
+        from before a change of their places."""
         original = self.graph.optional(f"descrpt_attr{self.suffix}/original_sel")
         places = int(np.sum(original)) if original is not None else sum(sel)
         if places <= 0:

@@ -112,7 +112,7 @@ def _number(word: str, held: str) -> object:
 
 
 def _bytes(text: str) -> bytes:
-    """What a text in quotes stands for."""
+    """The value of a quoted text."""
     if "\\" not in text:
         return text.encode()
     parts, at = [], 0

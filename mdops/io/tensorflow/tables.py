@@ -12,7 +12,7 @@ from mdops.nn.net import TabulatedNet
 
 RADIAL, ANGULAR = ("TabulateFusionSeR",), ("TabulateFusion", "TabulateFusionSeA")
 THREE_BODY, OF_TYPES = ("TabulateFusionSeT",), ("TabulateFusionSeAtten",)
-# What the node of a descriptor with tables says of nets that there are not.
+# The keys of missing nets in the node of a descriptor with tables.
 _TABULATED: Tree = {"activation_function": "tanh", "resnet_dt": False}
 _LARGEST = 1e6  # of what a net takes
 
@@ -44,7 +44,7 @@ def table_node(graph: Graph, operation: Node, *, mirrored: bool = False) -> Tree
         )
     if info.dtype.kind != "f":
         raise ModelFileError(f"the table of {operation.name} begins and ends at whole numbers")
-    # TensorFlow divides in the precision of these, which decides in which row a piece is.
+    # TensorFlow divides in the precision of these, which decides the row of a piece.
     lower, upper, end, fine, coarse = info.reshape(-1)[:5]
     edges = [-end, lower, upper, end] if mirrored else [lower, upper, end]
     strides = [coarse, fine, coarse] if mirrored else [fine, coarse]
@@ -104,7 +104,7 @@ def tabulated(breaks: np.ndarray, coefficients: np.ndarray) -> Tree:
 
 
 def shared_keys(net: Tree) -> Tree:
-    """What a descriptor's node says once more of its nets."""
+    """The options of nets that a descriptor's node repeats."""
     if net["@class"] == TabulatedNet.CLASS:
         return {**_TABULATED, "neuron": net["neuron"], "precision": net["precision"]}
     return {key: net[key] for key in ("neuron", "resnet_dt", "activation_function", "precision")}

@@ -25,7 +25,7 @@ def decode(data: memoryview, kind: str) -> Message:
 
 
 def _values(value: int | memoryview, wire: int, held: str, place: str) -> list[object]:
-    """What one field adds to the values of its name."""
+    """The values that one field adds to its name."""
     if held == INTEGER:
         if isinstance(value, int):
             return [_signed(value)]

@@ -9,7 +9,7 @@ from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io.torch.pickle_data import Tensor
 from mdops.io.torch.state import State, Tree
 
-# What those versions could do and later ones cannot, each with the value that made no difference.
+# Options that later versions lack, each with its value without effect.
 _GONE = {"attn_mask": False, "post_ln": True, "ffn": False, "head_num": 1, "activation": "tanh"}
 _TABLE = "type_embedding.embedding.weight"
 _NAMES = (

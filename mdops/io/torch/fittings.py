@@ -33,7 +33,7 @@ _READERS: dict[str, Reader] = {}
 
 
 def reads(kind: str) -> Callable[[Reader], Reader]:
-    """A decorator: the function gives what nodes of this kind have beside what all fittings have."""
+    """A decorator: the function gives the keys of this kind's nodes beyond those of all fittings."""
 
     def known(reader: Reader) -> Reader:
         _READERS[kind] = reader

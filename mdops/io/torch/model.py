@@ -61,7 +61,7 @@ def _type_map(params: Tree) -> list[str]:
 
 
 def _model(kind: str, version: int, state: State, type_map: list[str]) -> Tree:
-    """What stands in every model's tree."""
+    """The keys of every model's tree."""
     if "out_bias" in state.tensors or "out_std" in state.tensors:
         bias, std = state.required("out_bias"), state.required("out_std")
     else:  # before DeePMD-kit 3.0 the fitting's bias was all
