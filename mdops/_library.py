@@ -1,4 +1,4 @@
-"""Loads the compiled ops, and says why they do not run on a GPU where they do not."""
+"""Loads the compiled ops, and explains if they cannot run on a GPU."""
 
 import os
 import pathlib
@@ -80,7 +80,7 @@ def _load_cuda() -> None:
 
 
 def _refuse_gpus(reason: str) -> None:
-    """Makes every op answer GPU tensors with the reason, in place of the dispatcher's list of backends."""
+    """Makes every op raise the reason for GPU tensors, in place of the dispatcher's list of backends."""
 
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         raise LibraryError(reason)

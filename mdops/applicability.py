@@ -1,4 +1,4 @@
-"""Where a model was tested: what `mdops learn` writes into it, and a guard that sees when a structure is elsewhere."""
+"""The domain where a model was tested, as `mdops learn` writes it, and a guard against structures outside of it."""
 
 import os
 import warnings

@@ -52,7 +52,7 @@ class DomainEnergies(NamedTuple):
 
 
 class _ToGhosts(torch.autograd.Function):
-    """Rows of ghosts as their owners have them; the gradients of ghosts are added to those of the owners."""
+    """Rows of ghosts from their owners; gradients of ghosts are added to those of the owners."""
 
     @staticmethod
     def forward(ctx: Any, nodes: torch.Tensor, communication: Communication) -> torch.Tensor:
@@ -101,7 +101,7 @@ class Domain:
                 "the model has magnetic moments, which a program that asks for energies of domains does not give"
             )
         self.potential = potential
-        self._evaluator = Autograd(potential)  # which knows types that a domain does not have
+        self._evaluator = Autograd(potential)  # which allows types that a domain lacks
         self.charge_spin = None
         if charge_spin is not None:
             if not charge_spin_defaults(potential.model):

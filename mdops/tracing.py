@@ -16,7 +16,7 @@ _exports: ContextVar[bool] = ContextVar("exports", default=False)
 
 @contextmanager
 def set_while(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """While this lasts, a variable has this value."""
+    """In this context, a variable has this value."""
     token = variable.set(value)
     try:
         yield
@@ -25,7 +25,7 @@ def set_while(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 def exporting() -> AbstractContextManager[None]:
-    """While this lasts, a model is exported: what it does must not depend on the values of its inputs."""
+    """In this context, a model is exported: its operations must not depend on the values of its inputs."""
     return set_while(_exports, True)
 
 

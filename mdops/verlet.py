@@ -9,11 +9,11 @@ from mdops.ops.neighbor import NeighborList, neighbor_list, one_batch
 
 __all__ = ["VerletList"]
 
-# From so many slots on, rows of another system are no measure for those of this one.
+# From so many slots on, another system's rows are no guide to this one's.
 _MANY_SLOTS = 1 << 22
 _TOO_LONG = 4  # times the length that is needed
 
-# Tensors as they are: their values change only if the version does.
+# Tensors themselves: values change only if the version does.
 _Identity = tuple[tuple[torch.Tensor, int], ...]
 
 

@@ -24,7 +24,7 @@ class Float32Alone(UnsupportedModelError):
 
 
 def by_precision(tolerances: dict[str, float], make: Callable[[str, float], Made]) -> dict[str, Made]:
-    """What `make(precision, tolerance)` makes, float32 first.
+    """Results of `make(precision, tolerance)`, float32 first.
 
     Raises:
         Float32Alone: it fails in float64 after float32. UnsupportedModelError: otherwise.
@@ -45,7 +45,7 @@ def array(x: torch.Tensor, dtype: str = "float64") -> np.ndarray:
 
 
 def grid_numbers(grid: SplineGrid) -> dict[str, float]:
-    """What a description says of knots; of their grading only where there is one."""
+    """The knots in a description; with their grading only if there is one."""
     found = dataclasses.asdict(grid)
     del found["intervals"]
     if not grid.grading:
@@ -63,7 +63,7 @@ def description_array(about: dict[str, Any]) -> np.ndarray:
 
 
 def parameter_arrays(splines: SplineModel, prefix: str) -> Arrays:
-    """Of what the nets see besides features."""
+    """Of the nets' inputs besides features."""
     fitting = splines.fitting
     arrays = {f"{prefix}case": array(fitting.case_embedding)}
     for part in (fitting.fparam, fitting.aparam):

@@ -1,5 +1,5 @@
-"""What the C core reads of a model file for models of several parts: hybrids, linear and ZBL models, pair tables; and
-of one descriptor that is not a sum over neighbours (docs/reference/formats.md)."""
+"""The C core's part of a model file for models of several parts: hybrids, linear and ZBL models, pair tables; and for
+one descriptor that is not a sum over neighbours (docs/reference/formats.md)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ VERSION, VERSION_OF_OTHERS = 2, 4
 
 
 def knows(exact: EvaluationContext) -> bool:
-    """Whether a model is one of those that are composed for the core."""
+    """Whether a model has several parts for the core."""
     return isinstance(exact.model, Blend | PairTable | DescriptorFitting) and not is_alone(exact)
 
 
@@ -45,7 +45,7 @@ def composed_arrays(
     tolerances: dict[str, float],
     use_spline: Callable[[float], None],
 ) -> Arrays:
-    """Arrays by name. `use_spline(tolerance)` makes the model's knots anew.
+    """Arrays by name. `use_spline(tolerance)` makes new knots of the model.
 
     Raises:
         UnsupportedModelError: with the reason. Float32Alone: of float64.
@@ -67,7 +67,7 @@ def composed_arrays(
             for p, descriptor in enumerate(member.get(of, [])):
                 grids = {name: found[m][of][p].pop("grid") for name, found in described.items()}
                 descriptor["grids"] = grids
-    # Splines are extrapolated below r_min; a blend's table has taken over by then.
+    # Splines are extrapolated below r_min, where a blend only uses its table.
     covered = isinstance(model, ZBLModel) and model.options.sw_rmin >= r_min
     has_others = any(member.get("others") for member in members)
     reached = 0.0 if covered or not (exact.grids or has_others) else r_min
@@ -75,7 +75,7 @@ def composed_arrays(
     if isinstance(model, Blend):
         arrays["core.bias"] = array(model.counted_bias[index])
         arrays["core.has_energy"] = model.has_energy[index].numpy().astype(np.uint8)
-    else:  # the one member has them
+    else:  # the one member's
         arrays["core.bias"] = np.zeros(len(types))
         arrays["core.has_energy"] = np.ones(len(types), np.uint8)
     about: dict[str, Any] = {
@@ -101,14 +101,14 @@ def composed_arrays(
 
 def _factors(model: Any) -> list[float]:
     if type(model) is LinearModel:
-        return [float(factor) for factor in model.part_weights(None)]  # type: ignore[arg-type]  # not of the neighbours
+        return [float(factor) for factor in model.part_weights(None)]  # type: ignore[arg-type]  # without neighbours
     return [1.0] * (len(model.models) if isinstance(model, Blend) else 1)
 
 
 def _parts(
     exact: EvaluationContext, types: tuple[int, ...]
 ) -> list[tuple[EvaluationContext, tuple[int, ...]]]:
-    """Each with the numbers that the types have there."""
+    """Each with its own numbers of the types."""
     model: Any = exact.model
     if not isinstance(model, Blend):
         return [(exact, types)]

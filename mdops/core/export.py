@@ -1,4 +1,4 @@
-"""What the C core reads of a model file, beside the tree: the arguments of the fused step (formats.md)."""
+"""The C core's part of a model file, besides the tree: the arguments of the fused step (formats.md)."""
 
 import copy
 import json
@@ -29,7 +29,7 @@ from mdops.tables.spline_model import LayerTensors, SplineModel
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 _VERSION = 1
-# Tables grow with the square of the number of types: for more, they are made where somebody asks for them.
+# Tables grow with the square of the number of types: for more, they are made only on request.
 _MOST_TYPES = 8
 _ELSEWHERE = (
     "Python (`mdops.calculator.MDOps`, `mdops md`) runs it, also beside C programs and LAMMPS "
@@ -43,11 +43,11 @@ def core_arrays(
     precisions: Sequence[str] = tuple(PRECISIONS),
     elements: Sequence[str] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Arrays by name, for a `.safetensors` file: of a model of energies, with the model of dipoles of its charges if
-    there are some (`EvaluationContext.modifier`), or of a model of dipoles.
+    """Arrays by name, for a `.safetensors` file: of a model of energies, with the dipole model of its charges if it has
+    some (`EvaluationContext.modifier`), or of a model of dipoles.
 
     Args:
-        potential: the model; its splines are made anew for each precision, down to its own r_min.
+        potential: the model; each precision gets new splines, down to its own r_min.
         precisions: "float32", "float64" or both: what programs may compute in.
         elements: types that programs may use, in this order, of a model of many; by default all of the model's.
 
@@ -111,8 +111,8 @@ def core_arrays(
 
 
 def core_arrays_unasked(potential: EvaluationContext) -> tuple[dict[str, np.ndarray], str]:
-    """What a file gets where nobody says: `core_arrays` in the precisions that there are, of a model that the core
-    evaluates and that has not too many types; otherwise nothing, and why."""
+    """A file's default: `core_arrays` in the possible precisions, of a model that the core evaluates and that has not
+    too many types; otherwise nothing, and why."""
     types = len(potential.type_map)
     if types > _MOST_TYPES:
         return (
@@ -131,8 +131,8 @@ def core_arrays_unasked(potential: EvaluationContext) -> tuple[dict[str, np.ndar
 
 
 def why_no_core(source: Mapping[str, Any], modifier: Modifier | None) -> str | None:
-    """Why the core cannot have the model of a file of this `source`, whatever kind it is; `modifier`: what of it is
-    loaded."""
+    """Why the core cannot have a model of a file with this `source`, of any kind; `modifier`: its loaded
+    part."""
     if source.get("modifier") and modifier is None:
         return (
             "its modifier dipole_charge adds charges beyond the cutoff, whose model of dipoles the core's part has in "
@@ -147,7 +147,7 @@ def _with_charges(
     precisions: Sequence[str],
     elements: Sequence[str] | None,
 ) -> dict[str, np.ndarray]:
-    """Arrays of the model alone, and beside them, in float64, of the model of dipoles, with the charges."""
+    """Arrays of the model alone, and, in float64, of the dipole model, with the charges."""
     alone = copy.copy(potential)
     alone.modifier = None
     own = core_arrays(alone, precisions, elements)
@@ -175,7 +175,7 @@ def _answers_dipoles(potential: EvaluationContext) -> bool:
 
 
 def _with_bias(splines: SplineModel, layers: list[list[LayerTensors]]) -> list[list[LayerTensors]]:
-    """The layers of nets that give several numbers, with `NetFitting.bias` in the last one's."""
+    """The layers of nets with several outputs, with `NetFitting.bias` in the last one's."""
     bias = splines.fitting.bias.view(len(splines.fitting.bias), -1)[splines.kinds.index]
     if len(layers) == 1 and bool((bias != bias[:1]).any()):
         raise UnsupportedModelError(
@@ -192,7 +192,7 @@ def _with_bias(splines: SplineModel, layers: list[list[LayerTensors]]) -> list[l
 def _use_spline(exact: EvaluationContext, r_min: float, tolerance: float, types: tuple[int, ...]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the same is raised as an error
-        # Of layers of attention, the core's part of the file makes its own.
+        # For attention layers, the core's part of the file makes its own.
         exact.use_spline(r_min, tolerance, types, attention=False, inner=False)
 
 

@@ -1,5 +1,5 @@
-"""What the C core reads of descriptors that are not sums over neighbours of functions of the distance: those of angles,
-and those with layers of attention (docs/reference/formats.md)."""
+"""The C core's data of descriptors that are not sums over neighbours of functions of the distance: those of angles, and
+those with attention layers (docs/reference/formats.md)."""
 
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ from mdops.tables.sum_tables import SumTables
 
 
 def padding_refusal(descriptor: Any, mean: torch.Tensor) -> str | None:
-    """Why the core has not a descriptor with that mean (n,) of the types; None if it has. Empty slots that neighbours
-    of all types share count where there is a mean. They have one type if there is but one, and gated they have none."""
+    """Why the core lacks a descriptor with that mean (n,) of the types; None if it has it. Empty slots shared by all
+    types count if there is a mean. Their type is known if there is only one; with a gate they have none."""
     if not descriptor.mixed or not bool(mean.any()):
         return None
     why, free = mean_in_words([descriptor.options]), len(mean) == 1 or bool(descriptor.gated)
@@ -36,7 +36,7 @@ def padding_refusal(descriptor: Any, mean: torch.Tensor) -> str | None:
 
 
 def other_refusal(part: EvaluationContext, other: Any, cutoff: float, is_all: bool) -> str | None:
-    """Why the core has not a descriptor of a model whose list reaches to the cutoff (A); None if it has."""
+    """Why the core lacks a descriptor of a model whose list reaches to the cutoff (A); None if it has it."""
     if isinstance(other, AngleDescriptor):
         if other.knots is None:
             return part.why_no_angle_spline or "its nets of angles have no splines"
@@ -91,7 +91,7 @@ def other_member(
 
 
 class _Target(NamedTuple):
-    """Where a descriptor's arrays go: names begin with `prefix`, and with `precision` where it matters."""
+    """Collects a descriptor's arrays: names begin with `prefix`, and with `precision` if it matters."""
 
     arrays: Arrays
     prefix: str
