@@ -443,7 +443,7 @@ class SeAttenV2(TypedMomentDescriptor):
 
     @property
     def degrees(self) -> int:
-        """The degrees of the summed harmonics."""
+        """The number of summed degrees, from 1 on."""
         return self.options.lmax
 
     def row_weights(self) -> torch.Tensor | None:
