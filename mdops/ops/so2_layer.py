@@ -72,7 +72,8 @@ def so2_layer(
         z_0 = x_0 W,   z_- = x_- U - x_+ V,   z_+ = x_- V + x_+ U
         y_lm = x_lm + z_lm sigmoid(s G_l)        with s = z_00, and 1 instead of G_0
 
-    No product and no gate goes through memory. Second derivatives, and those by weights, use PyTorch's operations.
+    On a CPU, and where a GPU has a kernel for such rows, no product and no gate goes through memory; else products do.
+    Second derivatives, and those by weights, use PyTorch's operations.
 
     Args:
         x: (E, 3 L + 1, C), float32 or float64: L + 1 rows of m = 0, by rising l, then L of m = -1, and L of m = 1.

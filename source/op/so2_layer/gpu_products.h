@@ -54,11 +54,8 @@ void run_products(const Gpu& gpu, const So2Args<T>& args, T* memory, const Multi
   multiply(Read{scalars, edges, c, c}, Read{args.gate, c, side, side}, of_gates, none);
   gpu.launch(gate_backward_kernel<T>, blocks, kGateThreads, 0, args, static_cast<const T*>(scalars), logits,
              by_z);
-  if (side) {
-    multiply(Read{logits, edges, side, side}, Read{args.gate, side, c, side, true}, of_scalars, none);
-    gpu.launch_for(edges * c, kGateThreads, add_scalars_kernel<T>, args, static_cast<const T*>(scalars),
-                   by_z);
-  }
+  multiply(Read{logits, edges, side, side}, Read{args.gate, side, c, side, true}, of_scalars, none);
+  gpu.launch_for(edges * c, kGateThreads, add_scalars_kernel<T>, args, static_cast<const T*>(scalars), by_z);
   multiply_rows(by_z, true, args.grad);
 }
 
