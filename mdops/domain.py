@@ -42,6 +42,7 @@ class DomainEnergies(NamedTuple):
         virial: (3, 3) float64, eV, of the pairs of its atoms, W = -dE/d(strain).
         nearest: A, the smallest distance of two atoms; the cutoff where no two are within it.
         atom_virial: (N + M, 3, 3) float64, eV, if asked for: a pair's is its neighbour's.
+        force_mag: (N + M, 3) float64, of models with magnetic moments: those on ghosts belong to their atoms.
     """
 
     energy: torch.Tensor
@@ -49,6 +50,7 @@ class DomainEnergies(NamedTuple):
     virial: torch.Tensor
     nearest: float
     atom_virial: torch.Tensor | None = None
+    force_mag: torch.Tensor | None = None
 
 
 class _ToGhosts(torch.autograd.Function):
@@ -92,13 +94,16 @@ class Domain:
                 model's default.
 
         Raises:
-            UnsupportedModelError: for a model of other outputs than energies, or with magnetic moments.
+            UnsupportedModelError: for a model of other outputs than energies, or with magnetic moments as virtual
+                atoms.
             InputError: the charge or multiplicity is missing, out of range, or not one that the model takes.
         """
-        potential.require_energies("a part of a system")
-        if potential.model.spin is not None:
+        potential.require_energies("a part of a system", takes_spins=True)
+        self._spin = potential.model.spin
+        if self._spin is not None and self._spin.paired:
             raise UnsupportedModelError(
-                "the model has magnetic moments, which a program that asks for energies of domains does not give"
+                "the model has magnetic moments as virtual atoms, which have no part in another program's neighbour "
+                "lists: models of DPA-4 and DPA-4C with the scheme 'native' have them as vectors"
             )
         self.potential = potential
         self._evaluator = Autograd(potential)  # which allows types that a domain lacks
@@ -140,6 +145,7 @@ class Domain:
             Communication(to_ghost, lambda rows: rows[:1].clone()),
             fparam,
             aparam,
+            spins=None if self._spin is None else torch.zeros(2, 3, dtype=torch.float64, device=device),
             first_type=first_type,
         ).energy
 
@@ -150,15 +156,16 @@ class Domain:
         fparam: torch.Tensor | None = None,
         aparam: torch.Tensor | None = None,
         *,
+        spins: torch.Tensor | None = None,
         atom_virial: bool = False,
     ) -> DomainEnergies:
         """The same of a system that no others have a part of, by the evaluator that is the fastest for it.
 
         Args:
             system: one, of N atoms; its charge and multiplicity are the domain's.
-            neighbors, fparam, aparam, atom_virial: as of a domain without ghosts.
+            neighbors, fparam, aparam, spins, atom_virial: as of a domain without ghosts.
         """
-        system = dataclasses.replace(system, charge_spin=self.charge_spin)
+        system = dataclasses.replace(system, charge_spin=self.charge_spin, spins=spins)
         given = None if fparam is None else fparam[None], self._shown(aparam)
         with torch.no_grad():
             answers, report = self.potential.evaluator()(system, neighbors, *given, atom_virial=atom_virial)
@@ -174,6 +181,7 @@ class Domain:
         fparam: torch.Tensor | None = None,
         aparam: torch.Tensor | None = None,
         *,
+        spins: torch.Tensor | None = None,
         atom_virial: bool = False,
         first_type: int = 0,
     ) -> DomainEnergies:
@@ -186,6 +194,7 @@ class Domain:
             atoms: N.
             communication: with the other processes.
             fparam: (p,). aparam: (N, q).
+            spins: (N + M, 3) float64, of a model with magnetic moments.
             atom_virial: answer with that, too, where no messages are passed.
             first_type: that the whole system begins with, for models that look at it.
 
@@ -209,6 +218,7 @@ class Domain:
             first_types=torch.tensor([first_type], dtype=torch.int32, device=device),
             exchange=_Exchange(atoms, communication),
             charge_spin=self.charge_spin,
+            spins=spins,
         )
         own = torch.zeros(len(types), dtype=torch.float64, device=device)
         own[:atoms] = 1
@@ -238,4 +248,5 @@ class Domain:
             answers["virial"][0],
             float(nearest.min()) if atoms else self.potential.cutoff,
             answers.get("atom_virial"),
+            answers.get("force_mag"),
         )

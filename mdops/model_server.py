@@ -36,7 +36,8 @@ class Sizes(NamedTuple):
     Attributes:
         atoms, ghosts, width, ntypes: of the list, whose rows have `width` places.
         border, halo: rows of an exchange that go to other processes, and that come from there.
-        places: of 8 bytes, that a row of an exchange takes at most; fparam, aparam: numbers of parameters at most.
+        places: of 8 bytes, that a row of an exchange takes at most; fparam, aparam, spin: numbers of parameters, and of
+            an atom's magnetic moment, at most.
     """
 
     atoms: int
@@ -48,6 +49,7 @@ class Sizes(NamedTuple):
     places: int
     fparam: int
     aparam: int
+    spin: int
 
 
 class Memory:
@@ -72,6 +74,8 @@ class Memory:
             "totals": (np.float64, (16,)),
             "fparam": (np.float64, (s.fparam,)),
             "aparam": (np.float64, (s.atoms * s.aparam,)),
+            "spins": (np.float64, (every, s.spin)),
+            "magnetic_forces": (np.float64, (every, s.spin)),
             "border_rows": (np.float64, (s.border * s.places,)),
             "halo_rows": (np.float64, (s.halo * s.places,)),
             "types": (np.int32, (every,)),
@@ -138,7 +142,7 @@ class Server:
         self.channel, self.file = channel, memory
         self.domains: dict[int, Domain] = {}
         self.loaded = 0
-        self.most = (0, 0, 0)  # of all models: places of an exchange, parameters of the frame and of an atom
+        self.most = (0, 0, 0, 0)  # of all models: places of an exchange, parameters, numbers of a moment
         self.memory = Memory(memory, torch.device("cpu"))
         self.neighbors: NeighborList | None = None
         self.halo: Halo | None = None
@@ -184,13 +188,14 @@ class Server:
             self.memory = Memory(self.file, potential.device)
         self.loaded += 1
         self.domains[self.loaded] = domain
-        sizes = potential.parameter_sizes
+        sizes, spin = potential.parameter_sizes, potential.model.spin
         own = (
             places_of(domain.exchange_width, potential.dtype.itemsize),
             sizes["fparam"],
             sizes["aparam"],
+            3 * (spin is not None),
         )
-        self.most = cast(tuple[int, int, int], tuple(map(max, self.most, own)))
+        self.most = cast(tuple[int, int, int, int], tuple(map(max, self.most, own)))
         about = {
             "elements": potential.type_map,
             "cutoff": potential.cutoff,
@@ -199,6 +204,7 @@ class Server:
             "aparam": sizes["aparam"],
             "needs_fparam": sizes["fparam"] > 0 and "fparam" not in potential.model.default_parameters,
             "passes_messages": domain.exchange_width > 0,
+            **({} if spin is None else {"magnetic": list(spin.use_spin)}),
         }
         self.send(MODEL, self.loaded, *own, text=json.dumps(about))
 
@@ -244,6 +250,8 @@ class Server:
         more: dict[str, Any] = {"atom_virial": bool(atom_virial)}
         if atom_virial:
             domain.potential.require_atom_virials()
+        if domain.potential.model.spin is not None:
+            more["spins"] = memory.copied("spins")
         if halo is None:
             cell, pbc = box[:9].view(1, 3, 3), box[9:].view(1, 3) > 0
             system = System(positions, self.types, cell, pbc, torch.zeros_like(self.types))
@@ -256,6 +264,8 @@ class Server:
         memory["energies"].copy_(found.energy)
         if found.atom_virial is not None:
             memory["virials"].copy_(found.atom_virial)
+        if found.force_mag is not None:
+            memory["magnetic_forces"].copy_(found.force_mag)
         totals = memory["totals"]
         totals[0], totals[10] = found.energy.sum(), found.nearest
         totals[1:10] = found.virial.flatten()

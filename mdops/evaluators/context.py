@@ -202,13 +202,14 @@ class EvaluationContext(SplinedModel, ABC):
         """Whether the answers are energies, forces and virials, and nothing else."""
         return self.model.outputs == (ENERGY,)
 
-    def require_energies(self, what: str, *, adds_charges: bool = False) -> None:
-        """Raises UnsupportedModelError, naming `what` needs energies, if there are none, or if they depend on magnetic
-        moments, too; or if charges are to be added, unless it `adds_charges` like `Potential.evaluate`."""
+    def require_energies(self, what: str, *, adds_charges: bool = False, takes_spins: bool = False) -> None:
+        """Raises UnsupportedModelError, naming `what` needs energies, if there are none; if they depend on magnetic
+        moments, unless it `takes_spins`; or if charges are to be added, unless it `adds_charges` like
+        `Potential.evaluate`."""
         if ENERGY not in self.model.outputs:
             names = ", ".join(output.name for output in self.model.outputs)
             raise UnsupportedModelError(f"{what} needs energies and forces, but this model answers {names}")
-        if self.model.spin is not None:
+        if self.model.spin is not None and not takes_spins:
             raise UnsupportedModelError(
                 f"{what} does not support the magnetic moments of this model: `Potential.compute` and the "
                 "ASE calculator do"

@@ -206,6 +206,8 @@ int mdops_compute(mdops_model* model, const mdops_input* input, mdops_output* ou
     mdops_output to = taken(output, "mdops_output");
     require(model->own->has_dipoles() || !(from.field || to.dipole),
             "field or dipole is given, and the model is not one of dipoles");
+    require(model->own->takes_spins() || !(from.spins || to.magnetic_forces),
+            "spins or magnetic_forces is given, and the model has no magnetic moments");
     try {
       model->own->compute(from, to);
     } catch (...) {

@@ -20,13 +20,14 @@ module mdops
   end type
 
   type, bind(c) :: mdops_info
-    integer(c_size_t) :: struct_size = 112
+    integer(c_size_t) :: struct_size = 120
     real(c_double) :: cutoff = 0, shortest = 0
     integer(c_int32_t) :: ntypes = 0, fparam = 0, aparam = 0, needs_fparam = 0, precision = 0, threads = 0, &
                           gpu = -1
     type(c_ptr) :: names = c_null_ptr, has_dipole = c_null_ptr, charges = c_null_ptr, dipole_charges = c_null_ptr
     real(c_double) :: beta = 0
     integer(c_int32_t) :: lacks_charges = 0, in_python = 0, passes_messages = 0
+    type(c_ptr) :: magnetic = c_null_ptr
   end type
 
   type, bind(c) :: mdops_exchange
@@ -47,18 +48,19 @@ module mdops
   end type
 
   type, bind(c) :: mdops_input
-    integer(c_size_t) :: struct_size = 88
+    integer(c_size_t) :: struct_size = 96
     integer(c_int64_t) :: atoms = 0, ghosts = 0
     type(c_ptr) :: types = c_null_ptr, positions = c_null_ptr, cell = c_null_ptr, periodic = c_null_ptr, &
-                   list = c_null_ptr, fparam = c_null_ptr, aparam = c_null_ptr, field = c_null_ptr
+                   list = c_null_ptr, fparam = c_null_ptr, aparam = c_null_ptr, field = c_null_ptr, &
+                   spins = c_null_ptr
   end type
 
   type, bind(c) :: mdops_output
-    integer(c_size_t) :: struct_size = 136
+    integer(c_size_t) :: struct_size = 144
     real(c_double) :: energy = 0, virial(3, 3) = 0, nearest = 0
     integer(c_int64_t) :: atom = -1
     type(c_ptr) :: forces = c_null_ptr, atom_energy = c_null_ptr, atom_virial = c_null_ptr, &
-                   dipole = c_null_ptr
+                   dipole = c_null_ptr, magnetic_forces = c_null_ptr
   end type
 
   interface

@@ -140,6 +140,8 @@ typedef struct mdops_info {
   int32_t lacks_charges;   /* 1: the energies are those of MDOPS_SHORT_RANGE, of a file with charges */
   int32_t in_python;       /* 1: a process of Python evaluates it; arrays are in the host's memory */
   int32_t passes_messages; /* 1: of ghosts it needs mdops_neighbors.sources */
+  /* (ntypes,): 1 for types whose atoms have magnetic moments, 0 for the others; null of models without. */
+  const int32_t* magnetic;
 } mdops_info;
 
 /* Fills *info, but for its size. MDOPS_INVALID. */
@@ -241,6 +243,9 @@ struct mdops_input {
   /* (N, 3), for models of dipoles mu: fields F, or forces on the ends of the dipoles. The energy is then
    * U = -sum F . mu, and forces and virial are U's; null: there are none of these. */
   const double* field;
+  /* (N + M, 3): magnetic moments, in the unit of the model's data; those of types without are not used. Null
+   * where the model takes none. */
+  const double* spins;
 };
 
 /* The answers. Null pointers are not filled; arrays are written, not added to. After an error they may hold
@@ -257,6 +262,9 @@ typedef struct mdops_output {
    * booked on the neighbour, as in DeePMD-kit. */
   double* atom_virial;
   double* dipole; /* (N, 3), of a model of dipoles; zero for atoms that have none. Null of other models */
+  /* (N + M, 3), -dE/d(spins): those of ghosts belong to the atoms that they are images of. Null of models
+   * without magnetic moments. */
+  double* magnetic_forces;
 } mdops_output;
 
 /* MDOPS_INVALID, MDOPS_NEIGHBORS, MDOPS_MEMORY, MDOPS_DEVICE. Positions that are NaN are refused where the

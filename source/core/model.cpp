@@ -58,6 +58,8 @@ Model::Model(const Json& about, const Request& request) : extends_(request.exten
   if (const Json* const dipoles = about.find("dipoles"))
     for (const Json& has : dipoles->as_list()) has_dipole_.push_back(has.as_bool());
   if (has_dipoles() && has_dipole_.size() != names_.size()) damaged("its dipoles are not of its types");
+  if (const Json* const magnetic = about.find("magnetic"))
+    for (const Json& has : magnetic->as_list()) magnetic_.push_back(has.as_bool());
   if (const Json* const charges = about.find("charges")) {
     for (const Json& q : charges->at("atoms").as_list()) charges_.of_atoms.push_back(q.as_number());
     for (const Json& q : charges->at("dipoles").as_list()) charges_.of_dipoles.push_back(q.as_number());
@@ -88,6 +90,7 @@ mdops_info Model::info() const {
   if (!charges_.of_atoms.empty())
     info.charges = charges_.of_atoms.data(), info.dipole_charges = charges_.of_dipoles.data();
   info.beta = charges_.beta, info.lacks_charges = lacks_charges_;
+  if (takes_spins()) info.magnetic = magnetic_.data();
   return info;
 }
 
@@ -130,6 +133,8 @@ void Model::check(const mdops_input& input) const {
   if (input.atoms > 0 && !aparam_ != !input.aparam)
     refuse(aparam_ ? "aparam is null, and the model takes " + std::to_string(aparam_)
                    : "aparam is given, and the model takes none");
+  if (input.atoms + input.ghosts > 0 && takes_spins() && !input.spins)
+    refuse("spins is null, and the model has magnetic moments");
 }
 
 void Model::refuse_place(int64_t i, mdops_output& output) {

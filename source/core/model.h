@@ -39,6 +39,7 @@ class Model {
   virtual void set_threads(int threads) = 0;
   virtual mdops_info info() const;
   bool has_dipoles() const { return !has_dipole_.empty(); }
+  bool takes_spins() const { return !magnetic_.empty(); }
   // Host memory for data to and from the device.
   virtual void* allocate(int64_t bytes) const;
   virtual void release(void* memory) const;
@@ -69,6 +70,7 @@ class Model {
  private:
   std::vector<std::string> names_;
   std::vector<const char*> pointers_;  // to their texts
+  std::vector<int32_t> magnetic_;      // of each type; empty for models without moments
   size_t fparam_ = 0, aparam_ = 0;
   bool needs_fparam_ = false, lacks_charges_ = false;
   Charges charges_;

@@ -115,6 +115,7 @@ PythonProcess::Loaded PythonProcess::load(const std::string& path, const mdops_o
   Message answer = receive();
   places_ = std::max(places_, answer.numbers[1]);
   fparam_ = std::max(fparam_, answer.numbers[2]), aparam_ = std::max(aparam_, answer.numbers[3]);
+  spin_ = std::max(spin_, answer.numbers[4]);
   version_ = 0;  // rows may need more room now
   return {answer.numbers[0], std::move(answer.text)};
 }
@@ -139,6 +140,8 @@ void PythonProcess::lay_out(const Sizes& s) {
                                                   {&totals_, 16},
                                                   {&fparams_, fparam_},
                                                   {&aparams_, s.atoms * aparam_},
+                                                  {&spins_, all * spin_},
+                                                  {&magnetic_forces_, all * spin_},
                                                   {&border_rows_, s.border * places_},
                                                   {&halo_rows_, s.halo * places_}};
   const std::pair<int32_t**, int64_t> integers[] = {{&types_, all},
@@ -199,6 +202,7 @@ void PythonProcess::compute(const Question& question, const mdops_list& list, md
   std::copy_n(question.box.periodic, 3, box_ + 9);
   if (input.fparam) std::copy_n(input.fparam, question.fparam, fparams_);
   if (input.aparam) std::copy_n(input.aparam, question.aparam * input.atoms, aparams_);
+  if (input.spins) std::copy_n(input.spins, 3 * all, spins_);
   send(kCompute, {question.model, question.threads, input.fparam ? question.fparam : 0,
                   input.aparam ? question.aparam : 0, output.atom_virial != nullptr});
   for (Message message = receive(); message.kind != kDone; message = receive()) exchange(message, list);
@@ -207,6 +211,7 @@ void PythonProcess::compute(const Question& question, const mdops_list& list, md
   if (output.forces) std::copy_n(forces_, 3 * all, output.forces);
   if (output.atom_energy) std::copy_n(energies_, input.atoms, output.atom_energy);
   if (output.atom_virial) std::copy_n(virials_, 9 * all, output.atom_virial);
+  if (output.magnetic_forces) std::copy_n(magnetic_forces_, 3 * all, output.magnetic_forces);
 }
 
 // Exchanges rows between processes, as the message says.

@@ -92,7 +92,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     forces_.clear(), near_.reset();
     own_ = std::move(given);
     comm_forward = passes_messages() ? 2 : 0;
-    comm_reverse = own_.count > 1 ? 3 * own_.count : 0;
+    comm_reverse = own_.count > 1 ? 3 * own_.count * parts() : 0;
     line_ = Line(), filled_ = warned_ = false;
     ewaldflag = pppmflag = lacks_charges();  // for LAMMPS' kspace
     // The elements were another model's: pair_coeff names them again.
@@ -142,6 +142,13 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
       error->all(FLERR,
                  "pair_style mdops: the model lacks the energy of charges beyond the cutoff (its modifier "
                  "dipole_charge), which fix mdops/dplr and a kspace_style add: define them (lammps.md)");
+    if (takes_spins() && !atom->sp_flag)
+      error->all(FLERR, std::string("pair_style mdops: the model has magnetic moments: atom_style is ") +
+                            atom->atom_style + ", expected spin");
+    if (takes_spins() && !modify->get_fix_by_style("^nve/spin").empty())
+      error->all(FLERR,
+                 "pair_style mdops: fix nve/spin turns moments by the fields of LAMMPS' own spin/* pair styles "
+                 "alone, and would leave out the model's: use fix nve, or min_style spin (lammps.md)");
     // A GPU finds the neighbours itself, and LAMMPS need not, unless some pairs do not count.
     const bool leaves_out = neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol;
     takes_list_ = !on_gpu() || own_.in_python || leaves_out || neighbor->includegroup || force->pair != this;
@@ -191,11 +198,12 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     while (forces_.size() < used_) forces_.emplace_back(own_.models[forces_.size()].get());
     std::vector<double> virials;
     for (size_t m = 0; problem.empty() && m < used_; ++m) {
-      if (forces_[m].resize(3 * static_cast<size_t>(all)) != MDOPS_OK) problem = mdops_message();
+      if (forces_[m].resize(parts() * 3 * static_cast<size_t>(all)) != MDOPS_OK) problem = mdops_message();
       if (passes_messages()) require_everywhere(problem);
       if (!problem.empty()) break;
       mdops_output own = sized<mdops_output>();
-      own.forces = forces_[m].data();
+      own.forces = forces_of(m, 0);
+      if (takes_spins()) own.magnetic_forces = forces_of(m, 1);
       own.atom_energy = m == 0 && eflag_atom ? energy.data() : nullptr;
       own.atom_virial = m == 0 && wants_atoms() ? virial.data() : nullptr;
       problem = evaluate(m, own);
@@ -210,6 +218,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
       double* const to = atom->f[0];
       for (size_t k = 0; k < 3 * static_cast<size_t>(all); ++k) to[k] += from[k];
     }
+    if (takes_spins()) add_magnetic_forces();
     if (eflag_global) eng_vdwl += output.energy;
     if (eflag_atom)
       for (int i = 0; i < atom->nlocal; ++i) eatom[i] += energy[i];
@@ -241,15 +250,17 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   int pack_reverse_comm(int n, int first, double* to) override {
     double* const begin = to;
     for (int i = first; i < first + n; ++i)
-      for (const Numbers& forces : forces_)
-        to = std::copy_n(forces.data() + 3 * static_cast<size_t>(i), 3, to);
+      for (size_t m = 0; m < forces_.size(); ++m)
+        for (int part = 0; part < parts(); ++part)
+          to = std::copy_n(forces_of(m, part) + 3 * static_cast<size_t>(i), 3, to);
     return static_cast<int>(to - begin);
   }
 
   void unpack_reverse_comm(int n, int* atoms, double* from) override {
     for (int k = 0; k < n; ++k)
-      for (const Numbers& forces : forces_)
-        for (int a = 0; a < 3; ++a) forces.data()[3 * static_cast<size_t>(atoms[k]) + a] += *from++;
+      for (size_t m = 0; m < forces_.size(); ++m)
+        for (int part = 0; part < parts(); ++part)
+          for (int a = 0; a < 3; ++a) forces_of(m, part)[3 * static_cast<size_t>(atoms[k]) + a] += *from++;
   }
 
  private:
@@ -358,10 +369,11 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     }
     bool same = info.ntypes == given.info.ntypes && info.cutoff == given.info.cutoff &&
                 info.lacks_charges == given.info.lacks_charges &&
-                info.passes_messages == given.info.passes_messages;
+                info.passes_messages == given.info.passes_messages &&
+                !info.magnetic == !given.info.magnetic;
     for (int t = 0; same && t < info.ntypes; ++t) same = !std::strcmp(info.names[t], given.info.names[t]);
     require(same, path + " has other elements, another cutoff, or other charges (modifier), than " + first +
-                      ", or one of both passes messages");
+                      ", or one of both passes messages, or has magnetic moments");
   }
 
   void check_parameters(const std::string& path, const mdops_info& info, const Settings& given) {
@@ -377,9 +389,15 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     if (universe->nworlds > 1) name += "." + std::to_string(universe->iworld);
     if (comm->me == 0) {
       given.file.reset(std::fopen(name.c_str(), "w"));
-      if (given.file)
-        std::fprintf(given.file.get(), "#%11s%19s%19s%19s%19s%19s%19s\n", "step", "max_devi_v", "min_devi_v",
-                     "avg_devi_v", "max_devi_f", "min_devi_f", "avg_devi_f");
+      std::string heading = "#       step";
+      std::vector<std::string> of = {"v", "f"};
+      if (given.info.magnetic) of = {"v", "fr", "fm"};
+      for (const std::string& what : of)
+        for (const char* const which : {"max", "min", "avg"}) {
+          const std::string word = which + ("_devi_" + what);
+          heading += std::string(19 - word.size(), ' ') + word;
+        }
+      if (given.file) std::fprintf(given.file.get(), "%s\n", heading.c_str());
     }
     require(comm->me != 0 || given.file, "pair_style mdops: " + name + " cannot be written (out_file)");
   }
@@ -392,6 +410,29 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
 
   bool on_gpu() const { return own_.info.gpu >= 0; }
   bool passes_messages() const { return own_.info.passes_messages; }
+  bool takes_spins() const { return own_.info.magnetic; }
+  // The forces, and for moments the magnetic forces, both of all atoms.
+  int parts() const { return takes_spins() ? 2 : 1; }
+  double* forces_of(size_t m, int part) const {
+    return forces_[m].data() + part * 3 * (static_cast<size_t>(atom->nlocal) + atom->nghost);
+  }
+
+  // The moments, which LAMMPS has as directions and lengths.
+  void read_spins() {
+    const int all = atom->nlocal + atom->nghost;
+    spins_.assign(3 * static_cast<size_t>(all) + 1, 0.0);
+    for (int i = 0; i < all; ++i)
+      for (int a = 0; a < 3; ++a) spins_[3 * static_cast<size_t>(i) + a] = atom->sp[i][a] * atom->sp[i][3];
+  }
+
+  // LAMMPS' `fm` is the field that turns a direction, rad/ps: -dE/d(direction) / hbar.
+  void add_magnetic_forces() const {
+    const double* const from = forces_of(0, 1);
+    const double hbar = force->hplanck / (2 * M_PI);
+    for (int i = 0; i < atom->nlocal + atom->nghost; ++i)
+      for (int a = 0; a < 3; ++a)
+        atom->fm[i][a] += from[3 * static_cast<size_t>(i) + a] * atom->sp[i][3] / hbar;
+  }
 
   // This process' GPU of the node: one each, or several processes on one.
   std::string own_gpu() {
@@ -518,6 +559,10 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     input.list = near_.get();
     input.fparam = own_.fparam.empty() ? nullptr : own_.fparam.data();
     input.aparam = aparam.empty() ? nullptr : aparam.data();
+    if (takes_spins()) {
+      read_spins();
+      input.spins = spins_.data();
+    }
     is_elsewhere_ = false;
     if (mdops_compute(own_.models[m].get(), &input, &output) == MDOPS_OK || is_elsewhere_) return "";
     std::string why = mdops_message();
@@ -557,43 +602,59 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     return minimizes || line_.step != update->ntimestep || line_.builds != neighbor->ncalls;
   }
 
-  // A line as DeePMD-kit writes it: of the virials' numbers, in eV an atom, and of the forces, eV/A.
+  // The largest, smallest and mean deviation of the models' forces (part 0) or magnetic forces (1) on atoms of
+  // the model; false without such atoms.
+  bool deviation_of(int part, double (&found)[3]) {
+    std::vector<const double*> forces;
+    std::vector<double> own(centers_);
+    for (int m = 0; m < own_.count; ++m) forces.push_back(forces_of(m, part));
+    mdops_deviation(forces.data(), own_.count, centers_, 3, own.data());
+    double least = 1e300, most = 0, sum[2] = {0, 0};  // the sum over atoms of the model, and their number
+    for (int i = 0; i < centers_; ++i) {
+      if (kinds_[atom->type[i]] < 0) continue;
+      least = std::min(least, own[i]), most = std::max(most, own[i]);
+      sum[0] += own[i], sum[1] += 1;
+    }
+    MPI_Allreduce(MPI_IN_PLACE, &least, 1, MPI_DOUBLE, MPI_MIN, world);
+    MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_DOUBLE, MPI_MAX, world);
+    MPI_Allreduce(MPI_IN_PLACE, sum, 2, MPI_DOUBLE, MPI_SUM, world);
+    found[0] = most, found[1] = least, found[2] = sum[0] / sum[1];
+    return sum[1] > 0;
+  }
+
+  // A line as DeePMD-kit writes it: of the virials' numbers, in eV an atom, of the forces, eV/A, and of the
+  // magnetic forces, eV a unit of moments.
   void write_deviation(const std::vector<double>& virials) {
     const bool is_again = line_.step == update->ntimestep;
     line_.step = update->ntimestep, line_.builds = neighbor->ncalls;
     const int models = own_.count;
     comm->reverse_comm(this);
-    std::vector<const double*> forces, sums;
-    std::vector<double> total(virials.size()), of_forces(centers_), of_virial(9);
+    std::vector<const double*> sums;
+    std::vector<double> total(virials.size()), of_virial(9);
     MPI_Allreduce(virials.data(), total.data(), static_cast<int>(virials.size()), MPI_DOUBLE, MPI_SUM, world);
-    for (int m = 0; m < models; ++m) {
-      forces.push_back(forces_[m].data());
-      sums.push_back(total.data() + 9 * m);
-    }
-    mdops_deviation(forces.data(), models, centers_, 3, of_forces.data());
+    for (int m = 0; m < models; ++m) sums.push_back(total.data() + 9 * m);
     mdops_deviation(sums.data(), models, 9, 1, of_virial.data());
-    double least = 1e300, most = 0, sum[2] = {0, 0};  // the sum over atoms of the model, and their number
-    for (int i = 0; i < centers_; ++i) {
-      if (kinds_[atom->type[i]] < 0) continue;
-      least = std::min(least, of_forces[i]), most = std::max(most, of_forces[i]);
-      sum[0] += of_forces[i], sum[1] += 1;
-    }
-    MPI_Allreduce(MPI_IN_PLACE, &least, 1, MPI_DOUBLE, MPI_MIN, world);
-    MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_DOUBLE, MPI_MAX, world);
-    MPI_Allreduce(MPI_IN_PLACE, sum, 2, MPI_DOUBLE, MPI_SUM, world);
-    if (!own_.file || sum[1] == 0) return;
+    double of_forces[2][3];
+    bool has_atoms = true;
+    for (int part = 0; part < parts(); ++part) has_atoms = deviation_of(part, of_forces[part]);
+    if (!own_.file || !has_atoms) return;
     double squares = 0;
     for (double& x : of_virial) {
       x /= static_cast<double>(atom->natoms);
       squares += x * x / 9;
     }
-    char text[256];
-    std::snprintf(text, sizeof(text), "%12lld %18.6e %18.6e %18.6e %18.6e %18.6e %18.6e\n",
-                  static_cast<long long>(update->ntimestep),
-                  *std::max_element(of_virial.begin(), of_virial.end()),
-                  *std::min_element(of_virial.begin(), of_virial.end()), std::sqrt(squares), most, least,
-                  sum[0] / sum[1]);
-    put(text, is_again);
+    std::vector<double> numbers = {*std::max_element(of_virial.begin(), of_virial.end()),
+                                   *std::min_element(of_virial.begin(), of_virial.end()), std::sqrt(squares)};
+    for (int part = 0; part < parts(); ++part)
+      numbers.insert(numbers.end(), of_forces[part], of_forces[part] + 3);
+    char text[32];
+    std::snprintf(text, sizeof(text), "%12lld", static_cast<long long>(update->ntimestep));
+    std::string line = text;
+    for (const double number : numbers) {
+      std::snprintf(text, sizeof(text), " %18.6e", number);
+      line += text;
+    }
+    put(line + "\n", is_again);
   }
 
   // Adds a line, or replaces that of the same step. A run that begins where the last one ended adds nothing.
@@ -619,7 +680,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   std::vector<int> types_;
   bool filled_ = false, is_late_ = false;
   int all_ = 0, centers_ = 0;
-  std::vector<Numbers> forces_;              // of each model; freed before it
+  std::vector<Numbers> forces_;              // of each model, all parts; freed before it
+  std::vector<double> spins_;                // of all atoms
   size_t used_ = 0;                          // of them, in this step
   std::vector<std::pair<int, int>> owners_;  // of atoms and ghosts, while the halo is found
   Halo halo_;

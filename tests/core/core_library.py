@@ -48,6 +48,7 @@ class Info(Sized):
         *fields("charges dipole_charges", ctypes.POINTER(F64)),
         ("beta", F64),
         *fields("lacks_charges in_python passes_messages", I32),
+        ("magnetic", ctypes.POINTER(I32)),
     ]
 
 
@@ -63,7 +64,7 @@ class Neighbors(Sized):
 class Input(Sized):
     _fields_ = [
         *fields("atoms ghosts", I64),
-        *fields("types positions cell periodic list fparam aparam field", ctypes.c_void_p),
+        *fields("types positions cell periodic list fparam aparam field spins", ctypes.c_void_p),
     ]
 
 
@@ -73,7 +74,7 @@ class Output(Sized):
         ("virial", F64 * 9),
         ("nearest", F64),
         ("atom", I64),
-        *fields("forces atom_energy atom_virial dipole", ctypes.c_void_p),
+        *fields("forces atom_energy atom_virial dipole magnetic_forces", ctypes.c_void_p),
     ]
 
 
@@ -107,7 +108,8 @@ def array(values: Any, dtype: Any = np.float64) -> np.ndarray | None:
 
 
 def given(arrays: Sequence[Any], atoms: int, ghosts: int, near: "List | None" = None) -> Input:
-    """Of types, positions, cell and periodic, then fparam, aparam and field; arrays of NumPy, or tensors of a GPU."""
+    """Of types, positions, cell and periodic, then fparam, aparam, field and spins; of NumPy, or tensors of a
+    GPU."""
     places = [x.data_ptr() if hasattr(x, "data_ptr") else pointer(x) for x in arrays]
     return Input(atoms, ghosts, *places[:4], near.handle if near else None, *places[4:])
 
@@ -212,6 +214,7 @@ class Model:
         fparam: Any = None,
         aparam: Any = None,
         field: Any = None,
+        spins: Any = None,
         *,
         atom_virial: bool = True,
     ) -> dict[str, Any]:
@@ -224,6 +227,7 @@ class Model:
             array(fparam),
             array(aparam),
             array(field),
+            array(spins),
         ]
         atoms, ghosts = near.shape if near else (len(positions), 0)
         input = given(kept, atoms, ghosts, near)
@@ -232,6 +236,7 @@ class Model:
             "atom_energy": np.full(atoms, 1e9),
             **({"atom_virial": np.full((atoms + ghosts, 3, 3), 1e9)} if atom_virial else {}),
             **({"dipole": np.full((atoms, 3), 1e9)} if self.info().has_dipole else {}),
+            **({"magnetic_forces": np.full((atoms + ghosts, 3), 1e9)} if self.info().magnetic else {}),
         }
         output = Output(**{name: pointer(value) for name, value in out.items()})
         check(library().mdops_compute(self.handle, ctypes.byref(input), ctypes.byref(output)))

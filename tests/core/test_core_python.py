@@ -113,6 +113,39 @@ def test_on_a_gpu(case):
         assert_near(got, {"forces": wanted["forces"]}, {"energy": 1e-5, "other": 3e-5})
 
 
+@pytest.mark.parametrize("kind", ["dpa4", "dpa4c"])
+def test_magnetic_forces(process, kind):
+    """DeePMD-kit's of a whole system; with ghosts, whose moments are those of their atoms."""
+    folder = KINDS.parent / "reference_spin" / kind
+    found = Model(folder / "model.dp", overflow=EXTEND, python=sys.executable)
+    assert list(found.info().magnetic[:2]) == ([1, 1] if kind == "dpa4" else [1, 0])
+    with np.load(folder / "systems.npz") as file:
+        own = {key.split("/")[1]: file[key] for key in file.files if key.startswith("cell/")}
+    types, spins, cell = own["types"], own["spins"], own["cell"].reshape(3, 3)
+    whole = found.compute(own["positions"], types, cell, spins=spins, atom_virial=False)
+    wanted = {"energy": own["energy"], "forces": own["forces"], "magnetic_forces": own["force_mag"]}
+    assert_near(whole, wanted, ROUNDING)
+    atoms, cutoff = len(types), found.info().cutoff
+    places, their_types, owners = ghosts(cell, own["positions"], types, cutoff)
+    every = np.concatenate([own["positions"], places])
+    rows = rows_of(every, atoms, cutoff + 0.5)
+    near = List(np.concatenate([types, their_types]), atoms, rows, 2, sources=owners)
+    got = found.compute(every, near=near, spins=spins[[*range(atoms), *owners]], atom_virial=False)
+    for name in ("forces", "magnetic_forces"):
+        np.add.at(got[name], owners, got[name][atoms:])
+        got[name] = got[name][:atoms]
+    assert_near(got, {name: np.asarray(whole[name]) for name in (*wanted, "virial")}, ROUNDING)
+
+
+def test_moments_are_given_to_models_that_take_them(process):
+    folder = KINDS.parent / "reference_spin/dpa4c"
+    found = Model(folder / "model.dp", overflow=EXTEND, python=sys.executable)
+    two = {"positions": [[0, 0, 0], [2, 0, 0]], "types": [0, 1]}
+    refused(INVALID, "spins is null, and the model has magnetic moments", found.compute, **two)
+    assert process.info().magnetic is None or not process.info().magnetic
+    refused(INVALID, "the model has no magnetic moments", process.compute, **two, spins=np.zeros((2, 3)))
+
+
 def test_charge_and_multiplicity(process):
     given, _ = next(systems(KINDS / "dpa3_charged"))
     energies = [

@@ -29,10 +29,10 @@ STRUCTS = {"options": Options, "info": Info, "neighbors": Neighbors, "input": In
 # The last field of each, and those that have come after it here, which the earlier version has not.
 LAST = {
     "options": "charge_spin",
-    "info": "passes_messages",
+    "info": "magnetic",
     "neighbors": "exchange",
-    "input": "field",
-    "output": "dipole",
+    "input": "spins",
+    "output": "magnetic_forces",
 }
 
 PROGRAM = r"""
@@ -140,7 +140,7 @@ def test_what_a_later_version_sets_is_refused(base):
     assert output.energy == model.compute(positions, types)["energy"]
     later.later = 1.0
     with pytest.raises(
-        CoreError, match="mdops_input: what is set behind its first 88 bytes is of a later version"
+        CoreError, match="mdops_input: what is set behind its first 96 bytes is of a later version"
     ):
         check(compute(model.handle, ctypes.byref(later), ctypes.byref(output)))
 

@@ -1,0 +1,199 @@
+"""Models with magnetic moments, in LAMMPS with its atom_style spin."""
+
+import math
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from lammps_runs import BAR_PER_EV, ORTHOGONAL, ROOT, assert_near, crystal, script, thermo
+
+import mdops
+from mdops.io import read_model
+from mdops.models.registry import find
+from mdops.train import parse_config
+
+SECTION = {
+    "type": "dpa4",
+    "type_map": ["Ni", "O"],
+    "descriptor": {"type": "dpa4", "rcut": 4.5, "channels": 6, "n_radial": 5, "lmax": 2, "n_blocks": 2,
+                   "mixing_layers": 2, "precision": "float64"},
+    "fitting_net": {"neuron": [8, 8], "precision": "float64"},
+    "spin": {"scheme": "native", "use_spin": ["Ni"]},
+}  # fmt: skip
+HBAR = 4.135667403e-3 / (2 * math.pi)  # eV ps, LAMMPS' own
+
+
+@pytest.fixture(autouse=True)
+def has_package(run):
+    told = subprocess.run([run.program, "-h"], env=run.env, capture_output=True, text=True).stdout
+    if " SPIN " not in told.replace("\n", " "):
+        pytest.skip("this LAMMPS has no package SPIN")
+
+
+DPA4C = ROOT / "tests/data/reference_spin/dpa4c/model.dp"
+
+
+@pytest.fixture(scope="session")
+def dpa4(tmp_path_factory):
+    """A model with messages, whose rows of atoms and moments both come from other processes."""
+    config = parse_config(
+        {"model": SECTION, "training": {"training_data": {"systems": ["none"]}, "numb_steps": 1}}
+    )
+    made = find("model", config.model.KIND).random(config.model, 3, torch.float64)
+    random = np.random.default_rng(4)
+    for weights in made.parameters():  # a new model does not see moments
+        if not weights.any():
+            weights.data.copy_(torch.from_numpy(0.3 * random.normal(size=weights.shape)))
+    path = tmp_path_factory.mktemp("models") / "dpa4.dp"
+    mdops.Potential(made, overflow="extend").save(path)
+    assert mdops.load(path).reach == 3
+    return path
+
+
+@pytest.fixture
+def paths(dpa4):
+    return {"dpa4": dpa4, "dpa4c": DPA4C}
+
+
+def magnet(cell=ORTHOGONAL):
+    """Atoms with moments of all lengths and directions."""
+    atoms = crystal(cell, sizes=(3, 3, 4))
+    spins = np.random.default_rng(2).normal(size=(len(atoms), 3))
+    spins[0] = 0
+    atoms.set_initial_magnetic_moments(spins)
+    return atoms
+
+
+def data(atoms):
+    spins = atoms.get_initial_magnetic_moments()
+    lengths = np.linalg.norm(spins, axis=1)
+    directions = np.where(lengths[:, None] > 0, spins / np.maximum(lengths, 1e-300)[:, None], [0, 0, 1])
+    sides = "".join(f"0 {float(atoms.cell[k, k])!r} {axis}lo {axis}hi\n" for k, axis in enumerate("xyz"))
+    rows = "".join(
+        f"{i + 1} {t} {' '.join(repr(float(v)) for v in (*place, *direction, length))}\n"
+        for i, (t, place, direction, length) in enumerate(
+            zip(atoms.numbers, atoms.positions, directions, lengths, strict=True)
+        )
+    )
+    return f"\n\n{len(atoms)} atoms\n2 atom types\n{sides}\nMasses\n\n1 20\n2 30\n\nAtoms # spin\n\n{rows}"
+
+
+def text_for(path, words="precision float64", more="run 0", stresses=False):
+    names = " ".join(read_model(path).model["type_map"])
+    text = script(f"mdops {path} {words} overflow extend", coeff=names, more=more, stresses=stresses)
+    text = text.replace("atom_style atomic", "atom_style spin\n    atom_modify map array")
+    text = text.replace(
+        "compute e all", "compute m all property/atom fmx fmy fmz sp spx spy spz\n    compute e all"
+    )
+    return text.replace("fz c_e", "fz c_e c_m[*]")
+
+
+def answers(atoms, path, dtype="float64", **asked):
+    potential = mdops.load(path, dtype=dtype, overflow="extend")
+    named = atoms.copy()
+    named.set_chemical_symbols([potential.type_map[k - 1] for k in atoms.numbers])
+    named.set_initial_magnetic_moments(atoms.get_initial_magnetic_moments())
+    return potential.compute(named, **asked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "ranks"),
+    [
+        *(("dpa4", "float64", ranks) for ranks in (1, 2, 4)),
+        ("dpa4", "float32", 2),
+        *(("dpa4c", "float64", ranks) for ranks in (1, 2)),
+    ],
+)
+def test_forces_and_fields_are_those_of_python(run, paths, kind, precision, ranks):
+    atoms = magnet()
+    (run.folder / "data.lmp").write_text(data(atoms))
+    done = run(text_for(paths[kind], f"precision {precision}", stresses=kind == "dpa4c"), ranks)
+    wanted = answers(atoms, paths[kind], precision, atom_virial=kind == "dpa4c")
+    frame, line, tolerance = run.dumped(), thermo(done), 1e-11 if precision == "float64" else 3e-5
+    assert_near(line[1], wanted["energy"][0], tolerance, "energy")
+    assert_near(frame[:, 4:7], wanted["forces"], tolerance, "forces")
+    assert_near(frame[:, 7], wanted["atom_energy"], tolerance, "energies of atoms")
+    fields = (
+        wanted["force_mag"] * np.linalg.norm(atoms.get_initial_magnetic_moments(), axis=1)[:, None] / HBAR
+    )
+    assert np.abs(fields).max() > 1
+    assert_near(frame[:, 8:11], fields, max(tolerance, 1e-8), "fields")
+    virial = line[2:8] * line[8] / BAR_PER_EV
+    assert_near(virial, wanted["virial"][0].flatten()[[0, 4, 8, 3, 6, 7]], max(tolerance, 1e-7), "virial")
+    if kind == "dpa4c":
+        of_atoms = -frame[:, 15:21].sum(0) / BAR_PER_EV
+        assert_near(of_atoms[:3], wanted["virial"][0].diagonal(), 1e-7, "virials of atoms")
+
+
+def test_a_minimiser_turns_the_moments(run):
+    atoms = magnet()
+    (run.folder / "data.lmp").write_text(data(atoms))
+    more = "run 0\n    min_style spin\n    min_modify alpha_damp 1.0 discrete_factor 10.0\n    minimize 0 1e-8 300 300"
+    run(text_for(DPA4C, more=more), 2)
+    frame, before = run.dumped(), np.linalg.norm(atoms.get_initial_magnetic_moments(), axis=1)
+    assert_near(frame[:, 11], before, 1e-12, "lengths of moments")
+    after = atoms.copy()
+    after.positions = frame[:, 1:4]
+    after.set_initial_magnetic_moments(frame[:, 11:12] * frame[:, 12:15])
+    first, found = (answers(one, DPA4C) for one in (atoms, after))
+    assert found["energy"][0] < first["energy"][0]
+
+    def torque(force_mag, spins):
+        return np.linalg.norm(np.cross(spins, force_mag), axis=1).max()
+
+    start = torque(first["force_mag"], atoms.get_initial_magnetic_moments())
+    assert torque(found["force_mag"], after.get_initial_magnetic_moments()) < 0.2 * start
+
+
+def test_atoms_move_with_their_moments(run, dpa4):
+    """Energy is conserved where the moments stay as they are."""
+    (run.folder / "data.lmp").write_text(data(magnet()))
+    more = "velocity all create 300 1\n    fix 1 all nve\n    timestep 0.0005\n    thermo 1\n    run 30"
+    done = run(text_for(dpa4, more=more), 2)
+    totals = np.array([thermo(done, k)[[1, 9]] for k in range(31)])
+    assert np.ptp(totals[:, 1]) < 0.02 * np.ptp(totals[:, 0])
+
+
+def test_models_deviate(run, tmp_path):
+    paths = [DPA4C, tmp_path / "other.dp"]
+    other = mdops.load(paths[0], dtype="float64")
+    with torch.no_grad():
+        for weight in other.model.fitting.parameters():
+            weight.mul_(1.05)
+    other.save(paths[1])
+    atoms = magnet()
+    (run.folder / "data.lmp").write_text(data(atoms))
+    run(text_for(DPA4C, "other.dp precision float64 out_freq 1"), 2)
+    both, wanted = [answers(atoms, path) for path in paths], []
+    for name in ("forces", "force_mag"):
+        values = [one[name] for one in both]
+        deviation = np.sqrt(np.mean([((one - np.mean(values, 0)) ** 2).sum(1) for one in values], 0))
+        wanted += [deviation.max(), deviation.min(), deviation.mean()]
+    heading, line = (tmp_path / "model_devi.out").read_text().splitlines()
+    kinds = [f"{which}_devi_{what}" for what in ("v", "fr", "fm") for which in ("max", "min", "avg")]
+    assert heading.split()[2:] == kinds
+    assert_near(np.array([float(x) for x in line.split()[4:]]), np.array(wanted), 1e-5, "deviation")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("run 0", "fix 1 all nve/spin lattice moving\n    run 0", "fix nve/spin turns moments by the fields"),
+        ("overflow extend", f"{ROOT}/tests/data/reference_kinds/dpa4c_base/model.dp", "has magnetic moments"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(run, old, new, told):
+    (run.folder / "data.lmp").write_text(data(magnet()))
+    text = text_for(DPA4C)
+    assert told in run.fails(text.replace(old, new, 1))
+
+
+def test_atoms_need_moments(run):
+    text = text_for(DPA4C).replace("atom_style spin", "atom_style atomic").replace(" c_m[*]", "")
+    text = "\n".join(line for line in text.splitlines() if "compute m" not in line)
+    plain = data(magnet()).replace("# spin", "# atomic")
+    head, rows = plain.split("# atomic\n\n")
+    rows = "".join(" ".join(row.split()[:5]) + "\n" for row in rows.splitlines())
+    (run.folder / "data.lmp").write_text(f"{head}# atomic\n\n{rows}")
+    assert "atom_style is atomic, expected spin" in run.fails(text)
