@@ -99,12 +99,6 @@ class Domain:
             InputError: the charge or multiplicity is missing, out of range, or not one that the model takes.
         """
         potential.require_energies("a part of a system", takes_spins=True)
-        self._spin = potential.model.spin
-        if self._spin is not None and self._spin.paired:
-            raise UnsupportedModelError(
-                "the model has magnetic moments as virtual atoms, which have no part in another program's neighbour "
-                "lists: models of DPA-4 and DPA-4C with the scheme 'native' have them as vectors"
-            )
         self.potential = potential
         self._evaluator = Autograd(potential)  # which allows types that a domain lacks
         self.charge_spin = None
@@ -145,7 +139,9 @@ class Domain:
             Communication(to_ghost, lambda rows: rows[:1].clone()),
             fparam,
             aparam,
-            spins=None if self._spin is None else torch.zeros(2, 3, dtype=torch.float64, device=device),
+            spins=None
+            if self.potential.model.spin is None
+            else torch.zeros(2, 3, dtype=torch.float64, device=device),
             first_type=first_type,
         ).energy
 

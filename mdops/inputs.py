@@ -7,16 +7,17 @@ from mdops.nn.quantized import Scheme
 from mdops.potential import Potential
 
 
-def check_models(models: Sequence[Potential], *, energies: bool = True) -> None:
+def check_models(models: Sequence[Potential], *, energies: bool = True, takes_spins: bool = False) -> None:
     """Raises InputError unless there is a model, all know the same elements and answer the same, and low-bit ones are
-    allowed; UnsupportedModelError where there are no `energies`, and have to be."""
+    allowed; UnsupportedModelError where there are no `energies`, and have to be, or magnetic moments that the program
+    does not take."""
     if not models:
         raise InputError("no model is given")
     for model in models:
         if not isinstance(model, Potential):
             raise InputError(f"{model!r} is given as a model, expected what `mdops.load` reads of a file")
         if energies:
-            model.require_energies("a simulation")
+            model.require_energies("a simulation", takes_spins=takes_spins)
         if model.model.outputs != models[0].model.outputs:
             names = [", ".join(output.name for output in m.model.outputs) for m in (models[0], model)]
             raise InputError(

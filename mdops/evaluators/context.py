@@ -204,14 +204,16 @@ class EvaluationContext(SplinedModel, ABC):
 
     def require_energies(self, what: str, *, adds_charges: bool = False, takes_spins: bool = False) -> None:
         """Raises UnsupportedModelError, naming `what` needs energies, if there are none; if they depend on magnetic
-        moments, unless it `takes_spins`; or if charges are to be added, unless it `adds_charges` like
-        `Potential.evaluate`."""
+        moments, unless these are vectors and it `takes_spins`; or if charges are to be added, unless it
+        `adds_charges` like `Potential.evaluate`."""
         if ENERGY not in self.model.outputs:
             names = ", ".join(output.name for output in self.model.outputs)
             raise UnsupportedModelError(f"{what} needs energies and forces, but this model answers {names}")
-        if self.model.spin is not None and not takes_spins:
+        spin = self.model.spin
+        if spin is not None and (spin.paired or not takes_spins):
+            how = " as virtual atoms" if spin.paired else ""
             raise UnsupportedModelError(
-                f"{what} does not support the magnetic moments of this model: `Potential.compute` and the "
+                f"{what} does not support the magnetic moments{how} of this model: `Potential.compute` and the "
                 "ASE calculator do"
             )
         if not adds_charges:

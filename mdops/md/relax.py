@@ -33,6 +33,7 @@ from mdops.md.run import (
     constraints_identity,
     last_checkpoint,
     models_identity,
+    moments_identity,
 )
 from mdops.potential import Potential
 from mdops.progress import tell_restart
@@ -123,6 +124,7 @@ class _Run:
         self.same["restraints"] = [identity(r) for r in own] if any(own) else None
         charges = [charge_spin_identity(atoms, models) for atoms in given]
         self.same["charge_spin"] = charges if any(charges) else None
+        self.same["magnetic_moments"] = moments_identity(given, models)
         saved = last_checkpoint(output)
         options: dict[str, Any] = {"skin": skin, "restraints": own if any(own) else None}
         if saved is not None:

@@ -29,7 +29,7 @@ from mdops.md.outputs import closed_on_error
 from mdops.md.progress import Reporter, ns_per_day
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Potential
-from mdops.system import charges_and_spins
+from mdops.system import atom_spins, charges_and_spins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ def run(
     if not hasattr(atoms.calc, "models"):
         raise InputError("the atoms have no calculator MDOps: set atoms.calc = MDOps(model)")
     for potential in atoms.calc.models:
-        potential.require_energies("a simulation")
+        potential.require_energies("a simulation", takes_spins=True)
     if engine is None:
         engine = not atoms.constraints
     simulation = _Simulation(atoms, physics, output, new_velocities, restraints)
@@ -129,7 +129,10 @@ class _Run:
         same |= {"restraints": identity(self.restraints), "masses": masses_identity(self.atoms)}
         same |= {"constraints": constraints_identity(self.atoms)}
         models = self.atoms.calc.models
-        same |= {"charge_spin": charge_spin_identity(self.atoms, models)}
+        same |= {
+            "charge_spin": charge_spin_identity(self.atoms, models),
+            "magnetic_moments": moments_identity([self.atoms], models),
+        }
         return same | models_identity(models) | _parameters(self.atoms)
 
     def _summary(self, first: int, seconds: float, conserved: float | None) -> Summary:
@@ -352,6 +355,13 @@ def charge_spin_identity(atoms: Atoms, models: Sequence[Potential]) -> list[floa
     defaults = [default for model in models for default in charge_spin_defaults(model.model)]
     given = charges_and_spins([atoms], defaults) if defaults else None
     return None if given is None else given[0].tolist()
+
+
+def moments_identity(frames: Sequence[Atoms], models: Sequence[Potential]) -> str | None:
+    """A digest of the magnetic moments, if models take them."""
+    if all(model.model.spin is None for model in models):
+        return None
+    return sha256(atom_spins(frames).tobytes()).hexdigest()[:16]
 
 
 def _parameters(atoms: Atoms) -> dict[str, Any]:

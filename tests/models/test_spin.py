@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import ase.io
+import ase.units
 import numpy as np
 import pytest
 import torch
 from ase import Atoms
 from ase.build import bulk
+from ase.md.verlet import VelocityVerlet
 
 import mdops
 from mdops import Potential
@@ -21,7 +23,9 @@ from mdops.data.evaluation import evaluate
 from mdops.data.labels import SPIN_LABELS
 from mdops.errors import ConfigError, DataError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
-from mdops.md import Engine, EnsembleSettings
+from mdops.md import BatchEngine, Engine, EnsembleSettings, Output, Relaxation, run
+from mdops.md.motion import set_velocities
+from mdops.md.relax import relax
 from mdops.models import Neighborhood, model_of_tree
 from mdops.models.registry import find
 from mdops.models.spin import Spin
@@ -343,6 +347,59 @@ def test_nobody_knows_which_neighbours_of_mixed_types_deepmd_kit_drops():
     potential.overflow = "truncate"
     with pytest.raises(InputError, match="placeholders"):
         potential.compute(crystal())
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("kind", VECTORS)
+def test_the_engine_moves_atoms_and_keeps_vectors(kind, device):
+    """As ASE's integrator does; two structures at once as one after the other."""
+    potential, settings = model(kind).to(device), EnsembleSettings("nve", 300, 0.5)
+    frames = [crystal(0).repeat((2, 1, 1)), crystal(1)]
+    for atoms in frames:
+        set_velocities(atoms, settings, np.random.default_rng(0), anew=True)
+    *_, last = Engine(frames[0], potential, settings).run(30, 10)
+    *_, both = BatchEngine(frames, potential, settings).run(30, 10)
+    moved = frames[0].copy()
+    moved.calc = MDOps(potential)
+    VelocityVerlet(moved, 0.5 * ase.units.fs).run(30)
+    assert np.abs(moved.positions - frames[0].positions).max() > 0.05
+    for found in (last.atoms(frames[0]), both[0].atoms(frames[0])):
+        np.testing.assert_allclose(found.positions, moved.positions, rtol=0, atol=1e-8)
+        kept = [one.get_initial_magnetic_moments() for one in (found, frames[0])]
+        np.testing.assert_array_equal(*kept)
+
+
+@pytest.mark.parametrize("kind", VECTORS)
+def test_runs_and_relaxations_keep_their_moments(kind, tmp_path):
+    """A restart with others is refused."""
+    atoms, potential, settings = crystal(), model(kind), EnsembleSettings("nve", 300, 0.5)
+
+    def with_moments(factor):
+        found = atoms.copy()
+        found.set_initial_magnetic_moments(factor * atoms.get_initial_magnetic_moments())
+        found.calc = MDOps(potential)
+        return found
+
+    output = Output(20, tmp_path / "run.npz", 10, tmp_path / "run.extxyz")
+    run(with_moments(1), settings, output)
+    for frame in ase.io.read(tmp_path / "run.extxyz", ":"):
+        kept = frame.get_initial_magnetic_moments()
+        np.testing.assert_allclose(kept, atoms.get_initial_magnetic_moments(), atol=1e-7)
+    again = dataclasses.replace(output, steps=40, restart=True)
+    with pytest.raises(InputError, match="other magnetic_moments"):
+        run(with_moments(0.5), settings, again)
+    run(with_moments(1), settings, again)
+    output = Output(30, tmp_path / "relax.npz", 10)
+    (found,) = relax([with_moments(1)], potential, Relaxation(fmax=1e-9), output).structures
+    found.calc = MDOps(potential)
+    assert found.get_potential_energy() < with_moments(1).get_potential_energy() - 0.01
+    with pytest.raises(InputError, match="other magnetic_moments"):
+        relax(
+            [with_moments(0.5)],
+            potential,
+            Relaxation(fmax=1e-9),
+            dataclasses.replace(output, restart=True),
+        )
 
 
 @pytest.mark.parametrize("ending", ["dp", "pt"])

@@ -186,7 +186,13 @@ class ForceProvider:
         """
         s = self.system
         constant = cell, s.pbc, s.batch
-        system = System(positions[inverse], s.types[inverse], *constant, charge_spin=s.charge_spin)
+        system = System(
+            positions[inverse],
+            s.types[inverse],
+            *constant,
+            charge_spin=s.charge_spin,
+            spins=None if s.spins is None else s.spins[inverse],
+        )
         aparam = None if self._aparam is None else self._aparam[inverse]
         try:
             neighbors = self._neighbors(system)
@@ -243,6 +249,7 @@ class ForceProvider:
                 system.positions[own], system.types[own], system.cell[one], system.pbc[one],
                 torch.zeros_like(system.batch[own]),
                 charge_spin=None if system.charge_spin is None else system.charge_spin[one],
+                spins=None if system.spins is None else system.spins[own],
             )  # fmt: skip
             fparam = None if self._fparam is None else self._fparam[one]
             try:

@@ -14,7 +14,7 @@ from mdops.md.motion import check_masses, check_momenta, check_npt, degrees_of_f
 from mdops.md.options import EnsembleSettings
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Potential
-from mdops.system import System, as_numbers, as_real, atom_types, charges_and_spins
+from mdops.system import System, as_numbers, as_real, atom_spins, atom_types, charges_and_spins
 
 
 class Structures:
@@ -69,6 +69,7 @@ class Structures:
         self.cells = np.array([as_real("cell", atoms.cell.array) for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
         self._charge_spin = charges_and_spins(frames, charge_spin_defaults(potential.model))
+        self._spins = None if potential.model.spin is None else atom_spins(frames)
         self._batch = np.repeat(np.arange(len(frames)), np.diff(self.starts))
         self._aparam_size = potential.parameter_sizes["aparam"]
         self._fparam = None if "fparam" in unused else self._frame_parameters(frames, fparam)
@@ -102,6 +103,7 @@ class Structures:
             charge_spin=None
             if self._charge_spin is None
             else torch.as_tensor(self._charge_spin, device=device),
+            spins=None if self._spins is None else sort(self._spins),
         )
         fparam = None if self._fparam is None else torch.as_tensor(self._fparam, device=device)
         return system, fparam, None if self._aparam is None else sort(self._aparam)
