@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mdops.data.deepmd_system import elements_of_system, is_system, read_system
 from mdops.data.frame_set import FrameSet, check, joined
 from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, silent_types
 from mdops.data.lmdb_file import elements_of_lmdb, is_lmdb, read_lmdb
+from mdops.data.near_pairs import without_near_pairs
 from mdops.data.storage import Storage
 from mdops.data.units_check import pressure_warning, units_warning
 from mdops.errors import DataError, InputError
@@ -152,6 +154,7 @@ def load_dataset(
     storage: Storage | None = None,
     leave_out: int = 0,
     left_out: bool = False,
+    min_pair_dist: float = 0.0,
     labelled: bool = True,
     known: Labels = LABELS,
     silent: Sequence[str] = (),
@@ -169,6 +172,8 @@ def load_dataset(
             told.
         leave_out: every so many-th frame of a system is left out; 0: none.
         left_out: read those, and no others.
+        min_pair_dist: A; frames in which two atoms are nearer to each other are left out, with a warning that counts
+            them. A system without other frames stays in `systems`.
         labelled: refuse frames without any label, of which nothing is to be learned.
         known: the labels to look for (`mdops.data.labels.labels_of`).
         silent: elements whose atoms have no answers: labels of atoms may leave them out.
@@ -176,7 +181,8 @@ def load_dataset(
     Warns where forces contradict the energies by about an order of magnitude or more.
 
     Raises:
-        DataError: something is missing, damaged or makes no sense; the message names the file and the frame.
+        DataError: something is missing, damaged or makes no sense; the message names the file and the frame. Also if
+            `min_pair_dist` leaves out all frames.
         InputError: `type_map` has an element twice, or `names` is of a label that there is not.
     """
     _check_names(type_map, names or {}, known)
@@ -189,12 +195,16 @@ def load_dataset(
         )
     if not blocks:
         raise DataError(f"there are no frames in {_listed(paths)}")
-    data = _empty(blocks, list(type_map), storage or Storage(), known)
+    systems = list(dict.fromkeys(block.system for block in blocks))
+    checked = partial(check, ntypes=len(type_map), known=known, labelled=labelled)
+    if min_pair_dist:
+        blocks = without_near_pairs(blocks, min_pair_dist, checked)
+    data = _empty(blocks, systems, list(type_map), storage or Storage(), known)
     first = 0
     for block in blocks:
         for start in range(0, block.frames, _CHUNK):
             part = _part(block, start, min(start + _CHUNK, block.frames))
-            check(part, len(type_map), known, labelled=labelled)
+            checked(part)
             _fill(data, part, first + start)
         first += block.frames
     for doubt in (units_warning, pressure_warning):
@@ -313,34 +323,23 @@ def _divided(blocks: list[FrameSet], every: int, left_out: bool) -> Iterator[Fra
         runs = [(k, k + 1) for k in ends] if left_out else zip(starts, [*ends, block.frames], strict=True)
         for start, stop in runs:
             if stop > start:
-                pick = slice(start, stop)
-                yield replace(
-                    block,
-                    first=block.first + start,
-                    positions=block.positions[pick],
-                    types=block.types[pick],
-                    cell=block.cell[pick],
-                    labels={name: array[pick] for name, array in block.labels.items()},
-                )
+                yield block.part(start, stop)
 
 
 def _part(block: FrameSet, start: int, stop: int) -> FrameSet:
-    """Frames start .. stop - 1 of a block."""
-    pick = slice(start, stop)
-    return FrameSet(
-        block.system,
-        block.source,
-        block.first + start,
-        np.asarray(block.positions[pick], dtype=np.float64),
-        block.types[pick],
-        np.asarray(block.cell[pick], dtype=np.float64),
-        block.pbc,
-        {name: np.asarray(array[pick], dtype=np.float64) for name, array in block.labels.items()},
-        block.charges,
+    """Frames start .. stop - 1 of a block, in float64."""
+    part = block.part(start, stop)
+    return replace(
+        part,
+        positions=np.asarray(part.positions, dtype=np.float64),
+        cell=np.asarray(part.cell, dtype=np.float64),
+        labels={name: np.asarray(array, dtype=np.float64) for name, array in part.labels.items()},
     )
 
 
-def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage, known: Labels) -> Dataset:
+def _empty(
+    blocks: list[FrameSet], systems: list[str], type_map: list[str], storage: Storage, known: Labels
+) -> Dataset:
     """The dataset with its arrays in place and nothing in those of floats."""
     frames = sum(block.frames for block in blocks)
     sizes = np.concatenate([(block.types >= 0).sum(1) for block in blocks])
@@ -355,7 +354,6 @@ def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage, known:
     for name, rows in zip(PARAMETERS, (frames, atoms, frames), strict=True):
         shapes[name] = (rows, _width(blocks, name))
     labelled = [name for name in (*known, *PARAMETERS) if any(name in block.labels for block in blocks)]
-    systems = list(dict.fromkeys(block.system for block in blocks))
     places = {system: k for k, system in enumerate(systems)}
     sources: list[tuple[str, int]] = []
     source, first = np.zeros(frames, dtype=np.int64), 0

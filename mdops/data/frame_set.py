@@ -1,7 +1,7 @@
 """What every reader of training data gives: frames of one number of atoms; and the checks these pass."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,18 @@ class FrameSet:
     def name(self, frame: int) -> str:
         """How messages call a frame of this block."""
         return f"{self.source}, frame {self.first + frame}"
+
+    def part(self, start: int, stop: int) -> "FrameSet":
+        """The frames start .. stop - 1, as views."""
+        pick = slice(start, stop)
+        return replace(
+            self,
+            first=self.first + start,
+            positions=self.positions[pick],
+            types=self.types[pick],
+            cell=self.cell[pick],
+            labels={name: array[pick] for name, array in self.labels.items()},
+        )
 
 
 def joined(blocks: Sequence[FrameSet]) -> Iterator[FrameSet]:

@@ -38,8 +38,8 @@ def batch_sizes(data: Dataset, rule: int | Sequence[int] | str) -> list[int]:
     n = int(number)
     if word == "mixed":
         return [n] * systems
-    atoms = data.sizes()
-    mean = [float(atoms[data.system == k].mean()) for k in range(systems)]
+    atoms = [data.sizes()[data.system == k] for k in range(systems)]
+    mean = [float(own.mean()) if len(own) else 1.0 for own in atoms]
     return [max(1, int(np.ceil(n / m) if word == "auto" else n // m)) for m in mean]
 
 
@@ -47,7 +47,8 @@ class Sampler:
     """The frames of every step, by the step's number and the seed alone: a restart needs no state.
 
     An epoch goes through every system once in random order, in batches of one system (or of any, "mixed:n"),
-    and these come in random order. With other odds of the systems, each batch's system is drawn by them.
+    and these come in random order. With other odds of the systems, each batch's system is drawn by them. A system
+    without frames has no batches.
 
     Attributes:
         batches: in an epoch.
@@ -75,12 +76,16 @@ class Sampler:
                 )
             if len(odds) != len(data.systems):
                 raise ConfigError(f"sys_probs: has {len(odds)} numbers for {len(data.systems)} systems")
-            if not sum(odds) > 0 or min(odds) < 0:
-                raise ConfigError(f"sys_probs: is {list(odds)}, expected positive numbers, and zeros")
-            self._odds = np.asarray(odds, dtype=float) / sum(odds)
+            weights = np.where([len(g) > 0 for g in self._groups], odds, 0.0)
+            if not sum(weights) > 0 or min(odds) < 0:
+                raise ConfigError(
+                    f"sys_probs: is {list(odds)}, expected numbers that are not negative, and a positive one of a "
+                    "system with frames"
+                )
+            self._odds = weights / sum(weights)
         self._counts = [-(-len(g) // b) for g, b in zip(self._groups, self._sizes, strict=False)]
         self.batches = sum(self._counts)
-        self.largest = max(-(-len(g) // n) for g, n in zip(self._groups, self._counts, strict=True))
+        self.largest = max(-(-len(g) // n) for g, n in zip(self._groups, self._counts, strict=True) if n)
         self._epoch, self._plan = -1, list[np.ndarray]()
 
     def __call__(self, step: int) -> np.ndarray:
@@ -97,7 +102,7 @@ class Sampler:
             return [self._draw(int(k), random) for k in drawn]
         plan = []
         for group, count in zip(self._groups, self._counts, strict=True):
-            plan += np.array_split(random.permutation(group), count)
+            plan += np.array_split(random.permutation(group), count) if count else []
         return [plan[k] for k in random.permutation(len(plan))]
 
     def _draw(self, system: int, random: np.random.Generator) -> np.ndarray:

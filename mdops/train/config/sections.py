@@ -97,7 +97,7 @@ class OptimizerConfig:
 @dataclass
 class DataConfig:
     UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"set_prefix": ("set",)}
-    NEUTRAL: ClassVar[dict[str, Any]] = {"rglob_patterns": None, "min_pair_dist": 0.0}
+    NEUTRAL: ClassVar[dict[str, Any]] = {"rglob_patterns": None}
 
     systems: list[str] | str = key(doc="DeePMD-kit systems, folders of them, and files that ASE reads")
     batch_size: int | list[int] | str = key(
@@ -123,6 +123,16 @@ class DataConfig:
         0,
         "leave out every n-th frame of a system; these frames are the validation data if no "
         "others are named; 0: none; only mdops has this key",
+        low=0,
+    )
+
+
+@dataclass
+class TrainingDataConfig(DataConfig):
+    min_pair_dist: float = key(
+        0.0,
+        "leave out frames in which two atoms are nearer to each other than this; 0: none",
+        unit="A",
         low=0,
     )
 
@@ -158,7 +168,7 @@ class TrainingConfig:
     }
     NEUTRAL: ClassVar[dict[str, Any]] = {"change_bias_after_training": False}
 
-    training_data: DataConfig = section(DataConfig)
+    training_data: TrainingDataConfig = section(TrainingDataConfig)
     validation_data: ValidationConfig | None = section(ValidationConfig, optional=True)
     numb_steps: int | None = key(
         None,

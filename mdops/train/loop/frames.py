@@ -57,6 +57,7 @@ class Frames:
             names=config.names,
             leave_out=config.leave_out,
             left_out=getattr(config, "left_out", False),
+            min_pair_dist=getattr(config, "min_pair_dist", 0.0),
             known=known,
             silent=[type_map[t] for t in silent],
         )
