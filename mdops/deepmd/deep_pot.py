@@ -13,7 +13,7 @@ from mdops.loading import load
 from mdops.potential import Overflow, Potential
 from mdops.system import System, checked_charge_spin, from_tensors, require_finite
 
-# Atoms of a batch where nobody tells: what fills the device, and needs little memory.
+# The default number of atoms in a batch fills the device and needs little memory.
 _BATCH_ATOMS = {"cpu": 4096, "cuda": 65536}
 _DTYPES = {"fp32": np.float32, "fp64": np.float64}
 
@@ -40,8 +40,8 @@ class _Frames(NamedTuple):
 class DeepPot:
     """`DeepPot("model.dp").eval(coords, cells, atom_types)`, for programs that were written for DeePMD-kit.
 
-    Numbers are DeePMD-kit's: computed in float64; if there are more neighbours than the model's `sel`, the farthest are
-    dropped, unless `overflow` says otherwise. Many frames are computed together.
+    The results are DeePMD-kit's: they are computed in float64, and if there are more neighbours than the model's `sel`,
+    the farthest are dropped, unless `overflow` says otherwise. Many frames are computed together.
 
     Attributes:
         potential: the model.
@@ -61,8 +61,8 @@ class DeepPot:
         """Reads the model.
 
         Args:
-            model_file: a file of docs/reference/formats.md, or a Potential, which is used as it is.
-            auto_batch_size: how many atoms are evaluated together (True: what suits the device; False: all).
+            model_file: a file in a format of docs/reference/formats.md, or a Potential, which is used as it is.
+            auto_batch_size: the number of atoms that are evaluated together (True: suits the device; False: all).
             head, device, dtype, spline, overflow: for files, as of `mdops.load`.
 
         Raises:
@@ -109,14 +109,14 @@ class DeepPot:
             aparam: (F, n, q); (n, q) for all frames, or (q,) for all atoms.
             mixed_type: each frame has its own types.
             charge_spin: (F, 2), or (2,) for all frames, the charge, e, and the multiplicity, for models with embeddings
-                of these; None: their default.
+                of these; None: the model's default.
 
         Returns:
             energy (F, 1), eV; force (F, n, 3), eV/A; virial (F, 9), W = -dE/d(strain), eV; with `atomic` also
             atom_energy (F, n, 1) and atom_virial (F, n, 9), a pair's virial booked on the neighbour. float64.
 
         Raises:
-            InputError: shapes do not fit, or the model has no answer (`Potential.forward`).
+            InputError: shapes do not fit, or the model cannot evaluate a frame (`Potential.forward`).
         """
         frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type)
         f, n, _ = frames.coords.shape
@@ -143,9 +143,9 @@ class DeepPot:
         mixed_type: bool = False,
         dtype: str = "native",
     ) -> np.ndarray:
-        """(F, n, D): what the model's descriptor says of each atom; arguments as of `eval`.
+        """The descriptor of each atom, (F, n, D); arguments as of `eval`.
 
-        `dtype` is "fp32", "fp64" or "native", the precision that is computed in. Parameters have no effect.
+        `dtype` is "fp32", "fp64" or "native", the precision of the computation. `fparam`, `aparam` have no effect.
 
         Raises:
             InputError: as `eval`. UnsupportedModelError: the model has no descriptor, or several.
@@ -161,7 +161,7 @@ class DeepPot:
         descriptors = _joined([part["descriptor"] for part in found], (f, n, width))
         return descriptors.astype(_DTYPES.get(dtype, native), copy=False)
 
-    # -- What DeePMD-kit's programs ask
+    # -- Properties of the model, as DeePMD-kit calls them
 
     def get_type_map(self) -> list[str]:
         """The element of each type."""
@@ -179,7 +179,7 @@ class DeepPot:
         return self.potential.parameter_sizes["fparam"]
 
     def get_dim_aparam(self) -> int:
-        """The number of atomic parameters that the model takes; a mask is one."""
+        """The number of atomic parameters that the model takes; a mask counts as one."""
         return 1 if self.potential.model.masks else self.potential.parameter_sizes["aparam"]
 
     def has_default_fparam(self) -> bool:
@@ -205,7 +205,7 @@ class DeepPot:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- How
+    # -- Implementation
 
     def _frames(
         self, coords: Any, cells: Any, atom_types: Any, fparam: Any, aparam: Any, mixed_type: bool
@@ -248,7 +248,7 @@ class DeepPot:
     def _in_batches(
         self, frames: _Frames, answer: Callable[..., dict[str, torch.Tensor]]
     ) -> list[dict[str, np.ndarray]]:
-        """What `answer` says of System, fparam and aparam of some frames after the other."""
+        """Calls `answer` with the System, fparam and aparam of one batch of frames after the other."""
         found = []
         for part in self._batches(frames):
             aparam = None if part.aparam is None else part.aparam.reshape(part.types.size, -1)
@@ -294,7 +294,7 @@ def _numbers(name: str, value: Any) -> np.ndarray:
 
 
 def _fitting(name: str, value: Any, shapes: list[tuple[int, ...]]) -> np.ndarray:
-    """The array in the first of these shapes that has its size, repeated to the first one."""
+    """The array in the first of these shapes that has its size, broadcast to the first shape."""
     array = _numbers(name, value)
     require_finite(name, array)
     for shape in shapes:

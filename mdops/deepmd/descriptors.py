@@ -12,10 +12,10 @@ _BATCH_ATOMS = 1024
 
 
 def descriptors(model: Potential, data: Dataset, frames: np.ndarray) -> np.ndarray:
-    """(n, atoms, D) of these frames, in the model's dtype.
+    """The descriptors of these frames, (n, atoms, D), in the model's dtype.
 
     Raises:
-        DataError: frames have different numbers of atoms, or one has no answer.
+        DataError: frames have different numbers of atoms, or the model cannot evaluate one.
         UnsupportedModelError: the model has no descriptor, or is made of several models.
     """
     sizes = data.sizes()[frames]

@@ -1,4 +1,4 @@
-"""The deviation of several models' answers, and DeePMD-kit's file of it."""
+"""The deviation between the results of several models, and DeePMD-kit's file of deviations."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,15 +20,15 @@ _COLUMNS = [f"{of}_devi_{what}" for what in "vf" for of in ("max", "min", "avg")
 
 @dataclass(frozen=True)
 class ModelDeviation:
-    """Of F frames with N atoms in all, in DeePMD-kit's words; eV and A.
+    """Deviations in F frames with N atoms in total, as DeePMD-kit defines them; eV and A.
 
-    Deviations are sqrt(mean_k (x_k - <x>)^2) over the models k, or, of errors, with the label in the place of the mean.
+    A deviation is sqrt(mean_k (x_k - <x>)^2) over the models k. For errors, the label takes the place of the mean.
 
     Attributes:
         data: the frames.
-        virial: (F, 9), of each number of the virial over the number of atoms.
-        forces: (N,), the length of the three deviations of an atom's force.
-        energy: (F,), of the energy over the number of atoms.
+        virial: (F, 9), of each component of the virial divided by the number of atoms.
+        forces: (N,), the length of the vector of deviations of the three components of an atom's force.
+        energy: (F,), of the energy divided by the number of atoms.
     """
 
     data: Dataset
@@ -38,8 +38,8 @@ class ModelDeviation:
 
     def table(self, frames: np.ndarray | None = None, *, atomic: bool = False) -> np.ndarray:
         """(n, 7) for these frames (all by default): largest, smallest and mean deviation of virial and of forces, then
-        that of the energy. The mean of the virial is the root of the mean square. With `atomic` the forces of all atoms
-        follow.
+        that of the energy. The mean of the virial is a root mean square. With `atomic` the deviations of the forces of
+        all atoms follow.
 
         Raises:
             DataError: with `atomic`, frames have different numbers of atoms.
@@ -49,8 +49,8 @@ class ModelDeviation:
         odd = np.flatnonzero(data.sizes()[frames] != data.sizes()[frames[:1]])
         if atomic and len(odd):
             raise DataError(
-                f"{data.name(int(frames[odd[0]]))}: has another number of atoms than the first frame, and each atom "
-                "is a column"
+                f"{data.name(int(frames[odd[0]]))}: has another number of atoms than the first frame. A table with a "
+                "column for each atom needs frames with the same number of atoms"
             )
         forces = [self.forces[data.atoms(int(f))] for f in frames]
         return _table(self.virial[frames], forces, self.energy[frames], atomic)
@@ -67,15 +67,15 @@ def model_deviation(
     """How much the models differ on these frames.
 
     Args:
-        models: of the elements of `data`, in its order.
+        models: with the elements of `data`, in the same order.
         data: `mdops.train.load_dataset(paths, type_map, labelled=False)`.
         real_error: compare with the labels of `data`, not with the models' mean.
         relative, relative_v: divide the deviations of forces, and of virials, by the length of the mean (or label) plus
             this, eV/A and eV.
 
     Raises:
-        InputError: models of other elements than the data's.
-        DataError: a frame has no answer, or with `real_error` lacks energy, forces or virial.
+        InputError: the elements of a model and of the data differ.
+        DataError: a model cannot evaluate a frame, or with `real_error` a frame lacks energy, forces or virial.
     """
     for model in models:
         if list(model.type_map) != data.type_map:
@@ -111,14 +111,14 @@ def calc_model_devi(
         models: of the same elements in the same order.
         fname: the file that the table is added to.
         frequency: frame k is step k x frequency.
-        real_data: "energy" (F,) and "virial" (F, 9) per atom, "force" (F, n, 3): errors against these.
+        real_data: labels, to compute errors: "energy" (F,) and "virial" (F, 9) per atom, "force" (F, n, 3).
         relative, relative_v: as of `model_deviation`.
 
     Raises:
         InputError: as `DeepPot.eval`; models of different elements.
     """
     if len({tuple(model.get_type_map()) for model in models}) != 1:
-        raise InputError("the models must be some, and have the same elements in the same order")
+        raise InputError("expected one or more models, all with the same elements in the same order")
     found = [model.eval(coord, box, atype, False, fparam, aparam, mixed_type) for model in models]
     energy, force, virial = (np.stack(arrays) for arrays in zip(*found, strict=True))
     _, frames, atoms, _ = force.shape
@@ -145,8 +145,8 @@ def _deviations(
     relative: float | None,
     relative_v: float | None,
 ) -> dict[str, np.ndarray]:
-    """virial, forces and energy of a ModelDeviation; of energy (K, F), forces (K, N, 3), virial (K, F, 9) of K models,
-    energies and virials per atom, and what they deviate from."""
+    """virial, forces and energy of a ModelDeviation. `answers` has energy (K, F), forces (K, N, 3), virial (K, F, 9) of
+    K models, energies and virials per atom; `centers` has the values that they deviate from."""
     off = {name: np.sqrt(np.square(x - centers[name]).mean(0)) for name, x in answers.items()}
     forces, virial = np.linalg.norm(off["forces"], axis=1), off["virial"]
     if relative is not None:
@@ -157,7 +157,7 @@ def _deviations(
 
 
 def _table(virial: np.ndarray, forces: Sequence[np.ndarray], energy: np.ndarray, atomic: bool) -> np.ndarray:
-    """The columns of DeePMD-kit's file but the step; `forces` has the atoms' of each frame."""
+    """The columns of DeePMD-kit's file without the step; `forces` has the deviations of the atoms of each frame."""
     of_forces = np.array([(f.max(), f.min(), f.mean()) for f in forces]).reshape(-1, 3)
     columns = [virial.max(1), virial.min(1), np.linalg.norm(virial, axis=1) / 3, *of_forces.T, energy]
     rows = np.stack(columns, axis=1)

@@ -1,1 +1,1 @@
-"""Files of the package and of its cache: found, locked, and replaced as a whole. Nothing here needs the ops."""
+"""Finds, locks and replaces files of the package and of its cache. Nothing here needs the ops."""

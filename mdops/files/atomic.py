@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: what is there is always complete, whenever the writing is killed."""
+"""Replaces files as a whole: a file is always complete, even if the process is killed while it writes."""
 
 import contextlib
 import os
@@ -11,19 +11,19 @@ from mdops.files.named import naming
 
 @contextlib.contextmanager
 def replacing(path: Path, *, beside: str | None = None, goes_on: bool = False) -> Iterator[BinaryIO]:
-    """Gives a file to write to and read, beside the one at the path. At the end it is flushed to the disk, and put in
-    the place of that in one step; after an error within it is removed.
+    """Opens a temporary file in the folder of `path`, to write and read. At the end the file is flushed to the disk and
+    replaces `path` in one step. After an error it is removed.
 
     Args:
-        path: the file; its folder must be there.
-        beside: the name to write under in the same folder, by default that of the file with `.new` behind. A write that
-            is killed leaves it there, and the next one writes over it. Where several processes may write the file at
-            once, each needs a name of its own.
-        goes_on: the file begins with what a write before left there, and stays there after an error, for the next one;
-            not where nothing was written, or the error is of the file.
+        path: the file to replace; its folder must exist.
+        beside: the name of the temporary file; by default the name of `path` with `.new` appended. A write that is
+            killed leaves this file, and the next write overwrites it. If several processes may write `path` at once,
+            each needs its own name.
+        goes_on: the temporary file begins with what an earlier write left in it. After an error it stays for the next
+            write, unless it is empty or the error is an OSError.
 
     Raises:
-        OSError: it cannot be written; what was there is still there, and nothing beside it.
+        OSError: the file cannot be written. `path` is unchanged, and the temporary file is removed.
     """
     temporary = path.with_name(path.name + ".new" if beside is None else beside)
     try:
@@ -47,6 +47,6 @@ def replacing(path: Path, *, beside: str | None = None, goes_on: bool = False) -
 
 
 def replace_file(path: Path, data: bytes | memoryview, *, beside: str | None = None) -> None:
-    """`replacing`, with data that are there as a whole."""
+    """As `replacing`, for data that are in memory."""
     with replacing(path, beside=beside) as file:
         file.write(data)

@@ -1,10 +1,10 @@
-"""The folder of what was built: an entry a key, made in one step, looked at before it is used.
+"""The cache of compiled libraries: one entry for each key, made in one step and checked before it is used.
 
 <cache>/jit/<key>/library.so
-                  entry.json     configuration, digest of the library, what a calibration measured
+                  entry.json     configuration, digest of the library, results of a calibration
                   build.ninja
-<cache>/jit/<key>.lock           held by who builds
-<cache>/jit/.<key>.<process>     where it builds
+<cache>/jit/<key>.lock           locked by the process that builds
+<cache>/jit/.<key>.<process>     the folder in which it builds
 """
 
 import contextlib
@@ -43,10 +43,10 @@ def cache_folder() -> Path:
 
 
 def jit_folder(*, make: bool) -> Path | None:
-    """The folder of the entries; None where there is none, or it cannot be looked at, and none is to be made.
+    """The folder of the entries. `make` makes it if it is missing; without it, None if it is missing or unreadable.
 
     Raises:
-        JitError: others could put code there, or it cannot be made.
+        JitError: other users could put code into it, or it cannot be made.
     """
     if not make:
         try:
@@ -71,8 +71,8 @@ def jit_folder(*, make: bool) -> Path | None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder in the cache, and the cache, where they are not there: for the user alone, as programs that the
-    user runs may be in the cache."""
+    """Makes the cache and a folder in it if they do not exist. Only the user has access, because the cache may have
+    programs that the user runs."""
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
     for place in (folder.parent, folder):
         place.mkdir(mode=0o700, exist_ok=True)
@@ -91,22 +91,22 @@ def _refuse_others(place: Path) -> None:
 
 
 def _refuse_open(place: Path) -> None:
-    """A folder above the cache in which anybody may put another one in its place."""
+    """Raises JitError for a folder above the cache in which anybody may replace the cache by another folder."""
     mode = place.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise JitError(
-            f"anybody may rename what is in {place}, so the cache cannot be below it: set MDOPS_CACHE"
+            f"anybody may rename folders in {place}, so the cache cannot be below it: set MDOPS_CACHE to another folder"
         )
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A library that was built.
+    """A compiled library.
 
     Attributes:
         key, path: of the library.
         configuration: what it was built from (`Recipe.configuration`).
-        calibration: what was measured with it; empty if nothing was.
+        calibration: measurements with it; empty if there are none.
     """
 
     key: str
@@ -120,7 +120,7 @@ class Entry:
 
 
 def read(folder: Path, key: str) -> Entry | None:
-    """The entry, if it is there and whole."""
+    """The entry; None if it is missing or damaged."""
     about, library = _read_about(folder / key), folder / key / LIBRARY
     try:
         if about.get("digest") != _digest(library):
@@ -131,7 +131,7 @@ def read(folder: Path, key: str) -> Entry | None:
 
 
 def _read_about(place: Path) -> dict[str, Any]:
-    """What stands beside a library; nothing where that is broken."""
+    """The contents of entry.json; empty if the file is missing or damaged."""
     try:
         about = json.loads((place / ENTRY).read_bytes())
     except (OSError, ValueError):
@@ -140,25 +140,25 @@ def _read_about(place: Path) -> dict[str, Any]:
 
 
 def entries() -> list[Entry]:
-    """All that are whole, in the order of their keys."""
+    """All complete entries, sorted by key."""
     return find_all({})
 
 
 def find_all(wanted: dict[str, Any]) -> list[Entry]:
-    """The whole entries whose configurations have these values."""
+    """The complete entries whose configurations have these values."""
     folder = jit_folder(make=False)
     if folder is None:
         return []
     found = []
     for name in sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")):
         told = _read_about(folder / name).get("configuration", {})
-        if all(told.get(k) == v for k, v in wanted.items()):  # before libraries are read whole
+        if all(told.get(k) == v for k, v in wanted.items()):  # before whole libraries are read
             found.append(read(folder, name))
     return [entry for entry in found if entry is not None]
 
 
 def clear() -> int:
-    """Removes all entries; libraries in use stay so until their processes end. Returns how many there were."""
+    """Removes all entries and returns their number. Processes can go on using libraries that they have loaded."""
     folder = jit_folder(make=False)
     if folder is None:
         return 0
@@ -170,8 +170,8 @@ def clear() -> int:
 
 @contextlib.contextmanager
 def building(folder: Path, key: str) -> Iterator[None]:
-    """While this lasts, no other process builds the entry. Says once where the file system has no locks: then several
-    may build the same, and the last one's entry stays."""
+    """Within this context no other process builds the entry. Warns if the file system has no locks: then several
+    processes may build the same entry, and the first complete one stays."""
     with waiting(folder / f"{key}.lock") as locks:
         if locks:
             _remove_unfinished(folder, key)
@@ -184,14 +184,14 @@ def building(folder: Path, key: str) -> Iterator[None]:
 
 
 def _remove_unfinished(folder: Path, key: str) -> None:
-    """What builders of this entry left that were killed."""
+    """Removes what killed builders of this entry left."""
     for path in folder.glob(f".{key}.*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def workplace(folder: Path, key: str) -> Iterator[Path]:
-    """A new folder to build the entry in; gone afterwards."""
+    """A new folder to build the entry in; it is removed at the end."""
     place = folder / f".{key}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
     try:
         place.mkdir(mode=0o700)
@@ -206,7 +206,7 @@ def workplace(folder: Path, key: str) -> Iterator[Path]:
 
 
 def publish(place: Path, folder: Path, key: str, configuration: dict[str, Any]) -> Entry:
-    """Makes an entry of the workplace, in one step. What was broken in its place goes away."""
+    """Turns the workplace into the entry, in one step. A damaged entry is replaced; a complete one stays."""
     library = place / LIBRARY
     about = {"digest": _digest(library), "configuration": configuration}
     replace_file(place / ENTRY, json.dumps(about, indent=1).encode())
@@ -218,7 +218,7 @@ def publish(place: Path, folder: Path, key: str, configuration: dict[str, Any]) 
         try:
             os.rename(place, final)
             break
-        except OSError:  # something is there: broken, or of a builder that had no lock
+        except OSError:  # there is an entry: a damaged one, or that of a builder without a lock
             entry = read(folder, key)
             if entry is not None:
                 return entry
@@ -228,12 +228,12 @@ def publish(place: Path, folder: Path, key: str, configuration: dict[str, Any]) 
             shutil.rmtree(aside, ignore_errors=True)
     entry = read(folder, key)
     if entry is None:
-        raise JitError(f"{final} cannot be read back")
+        raise JitError(f"{final} cannot be replaced or read: remove it, or set MDOPS_CACHE to another folder")
     return entry
 
 
 def keep_calibration(entry: Entry, measured: dict[str, Any]) -> Entry:
-    """Stores what was measured beside the library, where the cache can be written to."""
+    """Stores the measurements beside the library, if the cache can be written to."""
     about = {"digest": _digest(entry.path), "configuration": entry.configuration, "calibration": measured}
     with contextlib.suppress(OSError):
         path = entry.path.with_name(ENTRY)

@@ -16,20 +16,20 @@ _OF_THE_CPU = ("isa.cpp", "cpu.cpp")
 
 
 def cuda_sources(folder: Path) -> tuple[str, ...]:
-    """Those of the library: every op's cuda*.cu and gpu_*.cu, and what both libraries share."""
+    """The library's sources: every op's cuda*.cu and gpu_*.cu, and those that it shares with the CPU library."""
     shared = [path for path in folder.glob("common/*.cpp") if path.name not in _OF_THE_CPU]
     own = [*folder.glob("*/cuda*.cu"), *folder.glob("*/gpu_*.cu")]
     return tuple(str(path.relative_to(folder)) for path in sorted([*own, *shared]))
 
 
 def torch_series() -> str:
-    """The library calls the stable ABI alone, so any PyTorch of the same CUDA will do."""
+    """The versions of PyTorch that the library runs with: all for one CUDA, as it only calls the stable ABI."""
     return f"CUDA {torch.version.cuda}"
 
 
 def cached_cuda_library() -> Path | None:
-    """The library of the cache for these sources and this PyTorch that runs on most of the GPUs here, and the newest of
-    those; None if there is none, or the cache cannot be trusted."""
+    """The library in the cache for these sources and this PyTorch that runs on the most GPUs of this machine; of
+    several, the newest. None if there is none, or the cache cannot be trusted."""
     if torch.version.cuda is None:
         return None
     gpus = _capabilities()
@@ -50,8 +50,8 @@ def cached_cuda_library() -> Path | None:
 
 
 def _served(entry: cache.Entry, gpus: list[tuple[int, int]]) -> int:
-    """How many of the GPUs, by compute capability, the library runs on. Machine code of a chip is also that of later
-    chips of its series, but for sm_90's, which is compiled as sm_90a."""
+    """How many of the GPUs (compute capabilities) the library runs on. Machine code for one GPU also runs on later GPUs
+    of the same major version, except for sm_90, which is compiled as sm_90a."""
     built = [
         (divmod(int(number), 10), bool(only) or number == "90")
         for number, only in re.findall(r"sm_(\d+)([a-z]?)", entry.configuration["target"])
@@ -62,8 +62,8 @@ def _served(entry: cache.Entry, gpus: list[tuple[int, int]]) -> int:
 
 
 def _capabilities() -> list[tuple[int, int]]:
-    """Of all GPUs of this machine, from the driver's library for managing them: to ask CUDA itself would keep forked
-    children from using it. Empty where there is no driver."""
+    """The compute capabilities of all GPUs of this machine, from the driver's management library: after a call of CUDA
+    itself, forked child processes could not use CUDA. Empty without a driver."""
     try:
         driver = ctypes.CDLL("libnvidia-ml.so.1")
         if driver.nvmlInit_v2():

@@ -26,11 +26,11 @@ _MB = 1 << 20
 
 
 class _HostError(Exception):
-    """A host does not give the file; the message says why."""
+    """A host does not send the file; the message says why."""
 
 
 def is_whole(name: str, path: Path) -> bool:
-    """Whether the file is there and has the digest of the published model. Raises OSError if it cannot be read."""
+    """Whether the file exists and has the digest of the published model. Raises OSError if it cannot be read."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -38,18 +38,18 @@ def is_whole(name: str, path: Path) -> bool:
 
 
 def fetch(name: str, to: Path) -> None:
-    """Downloads a published model from the first host that gives the file of its digest, and tells on stderr how far it
-    is. A file that is there is replaced in one step, unless it is that file already.
+    """Downloads a published model from the first host that sends a file with its digest, and shows the progress on
+    stderr. An existing file is replaced in one step, unless it has this digest already.
 
-    Where several processes download the same file, one does it, and the others wait for it. A download that ends before
-    the file is whole leaves a hidden file beside the other. The next one goes on behind it where a host can do that.
+    If several processes download the same file, one does it, and the others wait. An interrupted download leaves a
+    hidden file in the same folder. The next download continues it if the host supports this.
 
     Args:
-        name: of `PUBLISHED`.
-        to: the file; its folder must be there.
+        name: a key of `PUBLISHED`.
+        to: the file; its folder must exist.
 
     Raises:
-        DownloadError: no host gives the file, or it cannot be written.
+        DownloadError: no host sends the file, or it cannot be written.
     """
     try:
         with waiting(to.with_name(f".{to.name}.lock"), remove=True) as locks:
@@ -89,11 +89,11 @@ def _receive_from_one(name: str, file: BinaryIO, to: Path) -> None:
 
 
 def _receive(address: str, file: BinaryIO, digest: str) -> None:
-    """Writes what the address gives to the file, behind what is there if that is the beginning of the same."""
+    """Downloads the address to the file. If the file already has the beginning, only the rest is downloaded."""
     begun = file.seek(0, os.SEEK_END)
     try:
         received, found = _receive_rest(address, file, begun)
-        if found != digest and begun:  # it began with something else
+        if found != digest and begun:  # the file began with other data
             received, found = _receive_rest(address, file, 0)
     finally:
         file.flush()
@@ -103,11 +103,11 @@ def _receive(address: str, file: BinaryIO, digest: str) -> None:
 
 
 def _receive_rest(address: str, file: BinaryIO, begun: int) -> tuple[int, str]:
-    """Writes what the address gives behind the first bytes of the file, so many, if the host can leave these out; else
-    all of it. The file's size and SHA-256."""
+    """Keeps the first `begun` bytes of the file and downloads the rest if the host can leave these out, else downloads
+    all. Returns the file's size and SHA-256."""
     host = urlsplit(address).netloc
     answer = _ask(address, begun)
-    if answer is None:  # nothing is behind those bytes
+    if answer is None:  # no data follow those bytes
         return begun, _digest(file, begun)
     with answer:
         if answer.status != HTTPStatus.PARTIAL_CONTENT or not _begins_at(answer, begun):
@@ -134,7 +134,7 @@ def _receive_rest(address: str, file: BinaryIO, begun: int) -> tuple[int, str]:
 
 
 def _ask(address: str, begun: int) -> HTTPResponse | None:
-    """The answer of the host; None if the file has so many bytes, or fewer."""
+    """The host's response with the data behind the first `begun` bytes; None if there are none."""
     headers = {"User-Agent": f"mdops/{_version()}"} | ({"Range": f"bytes={begun}-"} if begun else {})
     request = urllib.request.Request(address, headers=headers)
     with _of_network():
@@ -148,12 +148,12 @@ def _ask(address: str, begun: int) -> HTTPResponse | None:
 
 
 def _begins_at(answer: HTTPResponse, begun: int) -> bool:
-    """Whether it says that it gives what is behind so many bytes."""
+    """Whether the response says that its data begin after this number of bytes."""
     return answer.headers.get("Content-Range", "").strip().startswith(f"bytes {begun}-")
 
 
 def _digest(file: Any, size: int) -> str:
-    """Of the first bytes, which are all of the file."""
+    """The SHA-256 of the file, which has this size. Moves to its end."""
     file.seek(0)
     found = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(size)
@@ -161,17 +161,17 @@ def _digest(file: Any, size: int) -> str:
 
 
 def _megabytes(size: int) -> int:
-    """Begun ones."""
+    """The size in MB, rounded up."""
     return -(-size // _MB)
 
 
 @contextmanager
 def _of_network() -> Iterator[None]:
-    """Errors of the network as those of the host: others of the system are those of the file."""
+    """Turns errors of the network into _HostError. Other OSErrors are about the file."""
     try:
         yield
     except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", None)  # of a URLError, what is the matter
+        reason = getattr(error, "reason", None)  # the cause of a URLError
         if isinstance(error, urllib.error.HTTPError):
             reason = f"HTTP status {error.code}, {reason}"
         if isinstance(reason, OSError):

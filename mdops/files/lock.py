@@ -14,17 +14,17 @@ class BusyError(Exception):
 
 @contextmanager
 def locked(path: Path, *, remove: bool) -> Iterator[None]:
-    """While this lasts, nobody else can have a lock on the file, which says who has it.
+    """Within this context only this process has a lock on the file. The file says which process has it.
 
-    The system gives the lock back when the process ends, however it does; a file that is left means nothing by itself.
-    Where there are no locks (some network file systems), or no folder for the file, nothing is locked.
+    The system releases the lock when the process ends, for whatever reason. The file alone does not mean that there is
+    a lock. Without locks (on some network file systems) or a folder for the file, nothing is locked.
 
     Args:
-        path: a file for the lock alone.
-        remove: the file at the end.
+        path: a file that only serves as the lock.
+        remove: whether to remove the file at the end.
 
     Raises:
-        BusyError: somebody has the lock.
+        BusyError: the lock is taken.
     """
     file = _take(path)
     try:
@@ -38,8 +38,8 @@ def locked(path: Path, *, remove: bool) -> Iterator[None]:
 
 @contextmanager
 def waiting(path: Path, *, remove: bool = False) -> Iterator[bool]:
-    """As `locked`, but waits for whoever has the lock, and leaves the file unless it is to be removed. Gives whether
-    there is a lock: False where the file system has none."""
+    """As `locked`, but waits until the lock is free, and by default keeps the file. Gives whether it has the lock:
+    False if the file system has no locks."""
     file = _take(path, wait=True)
     try:
         yield file is not None
@@ -51,11 +51,11 @@ def waiting(path: Path, *, remove: bool = False) -> Iterator[bool]:
 
 
 def _take(path: Path, *, wait: bool = False) -> int | None:
-    """The file that holds the lock, None where there can be none."""
+    """The open file with the lock; None if nothing can be locked."""
     while True:
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError:  # no folder, or one that cannot be written to: whoever writes there says so
+        except OSError:  # the folder is missing or not writable: the caller's own write reports it
             return None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -69,7 +69,7 @@ def _take(path: Path, *, wait: bool = False) -> int | None:
         if _is_there(path, file):
             break
         os.close(file)  # its last owner removed it before it could be locked
-    with suppress(OSError):  # a full disk is no reason to give the lock back
+    with suppress(OSError):  # the lock is valid even if the disk is full
         os.ftruncate(file, 0)
         os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     return file

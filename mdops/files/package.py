@@ -19,7 +19,7 @@ def find(*parts: str) -> Path | None:
 
 
 def source_folder() -> Path:
-    """The C++ and CUDA sources in the installed package, those of its prebuilt libraries."""
+    """The C++ and CUDA sources in the installed package, from which its libraries were compiled."""
     path = find("source")
     if path is None:
         raise JitError("the package has no sources: install mdops again")
@@ -27,14 +27,14 @@ def source_folder() -> Path:
 
 
 def sources_digest(folder: Path, sources: tuple[str, ...]) -> str:
-    """A number for the sources and all that they include from the folder."""
+    """The SHA-256 of the sources and of all files of the folder that they include."""
     found = hashlib.sha256()
     seen: set[str] = set()
     waiting = list(sources)
     while waiting:
         name = waiting.pop()
         path = folder / name
-        if name in seen or not path.is_file():  # another header of the same name may be the compiler's own
+        if name in seen or not path.is_file():  # a header that is not here may be the compiler's own
             continue
         seen.add(name)
         text = path.read_bytes()

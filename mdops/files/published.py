@@ -16,7 +16,7 @@ class Published(NamedTuple):
     """A published file.
 
     Attributes:
-        repository, file: where the hosts have it.
+        repository, file: its place on the hosts.
         digest: its SHA-256.
     """
 
@@ -84,12 +84,12 @@ def page(name: str) -> str:
 
 
 def published_name(word: str) -> str | None:
-    """The name of a published model as the table writes it; None if none has the name, in any case of its letters."""
+    """The name of a published model as `PUBLISHED` writes it, for a word in any case; None if no model has the name."""
     return next((name for name in PUBLISHED if name.lower() == word.lower()), None)
 
 
 def require_published(word: str) -> str:
-    """`published_name`. Raises InputError, which has the nearest name and all names, if none has it."""
+    """As `published_name`, but raises InputError with the nearest name and all names if no model has the name."""
     found = published_name(word)
     if found is not None:
         return found
@@ -107,8 +107,8 @@ def published_path(name: str) -> Path:
 
 
 def find_model_file(path: str | os.PathLike[str]) -> Path:
-    """The file that stands for a model: the path if there is such a file or none other; or if the path is the name of
-    a published model, that model's file in the cache, if it is there."""
+    """The file of a model. If there is no file at the path, and the path is the name of a published model whose file is
+    in the cache, that file; else the path."""
     path = Path(path)
     name = published_name(str(path))
     if name is None or path.is_file():
@@ -121,14 +121,14 @@ def find_model_file(path: str | os.PathLike[str]) -> Path:
 
 
 def model_of_input(path: str, folder: str | os.PathLike[str]) -> str:
-    """What an input whose names of files are relative to its folder calls a model, as a path from anywhere; the name of
-    a published model stays, unless there is such a file."""
+    """The absolute path of a model file that an input names relative to its folder. The name of a published model stays
+    as it is, unless there is a file of this name."""
     found = os.path.abspath(os.path.join(folder, path))
     return found if published_name(path) is None or os.path.isfile(found) else path
 
 
 def why_no_model_file(path: Path) -> str:
-    """What to tell of a path at which `find_model_file` found no file."""
+    """The reason to report for a path at which `find_model_file` found no file."""
     name = published_name(str(path))
     if name is None:
         return "there is no such file"

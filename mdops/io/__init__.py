@@ -1,8 +1,8 @@
 """Reading and writing of model files.
 
-`read_model` turns any file that `formats.md` lists into one tree, the one DeePMD-kit serialises a model
-to, whatever the file was; `write_model` saves that tree as DeePMD-kit reads it, or as `.safetensors`. Neither ever
-runs code out of a file.
+`read_model` reads a file of any format that `formats.md` lists. The result is one tree, as DeePMD-kit serialises a
+model. `write_model` saves this tree in a format that DeePMD-kit reads, or as `.safetensors`. Neither ever runs code
+from a file.
 """
 
 from mdops.io.model_file import ModelFile, ModelKind, describe

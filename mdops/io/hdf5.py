@@ -1,4 +1,4 @@
-"""DeePMD-kit's native model file: HDF5, the tree as JSON in one attribute and a dataset for every array."""
+"""DeePMD-kit's native model file: HDF5 with the tree as JSON in one attribute, and a dataset for every array."""
 
 import io
 import itertools
@@ -66,10 +66,10 @@ def _with_datasets(
     if below_variables and node is not None:
         array = np.asarray(node)
         if array.dtype.kind not in "fiu":
-            raise ModelFileError(f"{place} holds {array.dtype}, which .dp files do not")
+            raise ModelFileError(f"{place} holds {array.dtype}, which .dp files cannot store")
         return file.create_dataset(f"variable_{next(numbers):04d}", data=array).name
     if isinstance(node, np.ndarray):
-        raise ModelFileError(f"{place} is an array outside of '@variables', where .dp files have none")
+        raise ModelFileError(f"{place} is an array outside of '@variables', which .dp files cannot store")
     return node
 
 

@@ -48,7 +48,7 @@ class ClassicFile:
         return None
 
     def array(self, name: str) -> tuple[np.ndarray, int | None] | None:
-        """A dataset of the root group and where its bytes begin (None: nowhere); or None."""
+        """A dataset of the root group and where its bytes begin (None: it has none). None if there is no dataset."""
         address = self.links.get(name.removeprefix("/").encode())
         if address is None:
             return None
@@ -72,7 +72,7 @@ class ClassicFile:
 
     def _take(self, at: int, size: int) -> bytes:
         if at < 0 or size < 0 or at + size > len(self.data):
-            raise ModelFileError("an address in it lies outside of the file")
+            raise ModelFileError("its HDF5 structure is damaged: an address in it lies outside of the file")
         return self.data[at : at + size]
 
     def _number(self, at: int, size: int) -> int:

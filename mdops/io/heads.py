@@ -17,8 +17,8 @@ def heads_of(params: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def chosen_head(heads: Mapping[str, list[str]], head: str | None) -> str:
-    """The full name of a head; case matters only between names that differ in nothing else. Raises HeadError, which
-    lists them."""
+    """The full name of a head. Case matters only if several names differ in nothing else. Raises HeadError, which lists
+    the heads."""
     if head is None:
         if len(heads) == 1:
             return next(iter(heads))

@@ -15,8 +15,8 @@ class ModelFile:
         source: where it came from: "format" always; "software", "version", "time", "backend", "min_nbor_dist"
             (A), "model_def_script" (the training input's model section), "train_infos", "compressed" where
             the file has them; "modifier": the section of that name of the definition, of charges beyond the cutoff
-            (mdops.long_range); of a training of mdops' also "training" ("step" of "steps") and "began_with" (software,
-            version and format of the model it began with).
+            (mdops.long_range); after a training with mdops also "training" ("step" of "steps") and "began_with"
+            (software, version and format of the model it began with).
     """
 
     model: dict[str, Any]

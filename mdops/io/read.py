@@ -21,16 +21,16 @@ from mdops.io.upgrade import upgrade
 _KNOWN = ".safetensors, .dp, .yaml, .json, .pb, .pbtxt, .pth, .pt, .pt2 and .pte files"
 _CONVERT = "convert it with `dp convert-backend {name} model.dp`"
 _PICKLE_MAX = 5
-# The system's errors on a file of any content; libraries also raise system errors for damage.
+# System errors that do not depend on the file's contents. Libraries also raise system errors for damaged files.
 _UNREADABLE = (
     errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT, errno.ELOOP, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
 
 
 def read_model(path: str | os.PathLike[str], head: str | None = None) -> ModelFile:
-    """Read a model file of any format that formats.md lists; the first bytes say which, not the name.
+    """Read a model file of any format that formats.md lists. The format follows from the first bytes, not the name.
 
-    Where there is no such file and the path is the name of a published model, its file in the cache is read.
+    If there is no such file and the path is the name of a published model, its file in the cache is read.
 
     `head` selects a model of a multi-task file, by its name or an alias; a file of one model needs none.
 
@@ -40,8 +40,8 @@ def read_model(path: str | os.PathLike[str], head: str | None = None) -> ModelFi
         HeadError: the file has several models and `head` is none of them, or has one that is not of that name.
         ModelFileError: the file is absent, cut short, damaged, or not a model; the message says which, and
             what to do.
-        UnsupportedModelError: it is a PyTorch or TensorFlow file with a model whose parts are not known here.
-        InputError: `path` is none.
+        UnsupportedModelError: it is a PyTorch or TensorFlow file with a model that has unknown parts.
+        InputError: `path` is not a path.
     """
     path = require_path("the model file", path)
     try:
@@ -94,7 +94,7 @@ def _reader(path: Path) -> Callable[..., ModelFile]:
 
 
 def _refuse_others(path: Path, head: bytes) -> None:
-    """Recognise files of other kinds, and files that are too short."""
+    """Raises ModelFileError for files of other kinds, and for files that are too short."""
     if head[0] == 0x80 and 0 < head[1:2][0:1].ljust(1, b"\0")[0] <= _PICKLE_MAX:
         raise ModelFileError(
             "it is a pickle, which could run any code when opened, so mdops does not open it; save it again "

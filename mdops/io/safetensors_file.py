@@ -21,7 +21,7 @@ _REFERENCE = "@tensor"
 def encode_safetensors(
     model: dict[str, Any], source: dict[str, Any], more: Mapping[str, np.ndarray] | None = None
 ) -> bytes:
-    """The bytes of a file that `read_safetensors` gives model and source back from; `more` arrays, by name, are for
+    """The bytes of a file from which `read_safetensors` reads the model and the source. `more` has arrays by name for
     other readers."""
     arrays: dict[str, np.ndarray] = dict(more or {})
     texts = {"model": json.dumps(_references(model, "model", arrays)), "source": json.dumps(source)}
@@ -30,7 +30,7 @@ def encode_safetensors(
 
 
 def _in_order(file: bytes) -> bytes:
-    """The bytes with the metadata by name: safetensors has them in an order of each process."""
+    """The bytes with the metadata sorted by name: the order of safetensors differs between processes."""
     size = int.from_bytes(file[:8], "little")
     header = json.loads(file[8 : 8 + size])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -40,14 +40,15 @@ def _in_order(file: bytes) -> bytes:
 
 
 def read_safetensors(path: Path) -> ModelFile:
-    """Read what `encode_safetensors` gave. Raises ModelFileError."""
+    """Read a file of `encode_safetensors`. Raises ModelFileError."""
     with safe_open(path, framework="np") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != "mdops":
             raise ModelFileError("it is a .safetensors file, but not a model written by mdops")
         if metadata.get("version") != _VERSION:
             raise ModelFileError(
-                f"it is of version {metadata.get('version')}; this mdops reads version {_VERSION}"
+                f"its format has the version {metadata.get('version')}, and this mdops reads version {_VERSION}: "
+                "use the mdops that wrote it"
             )
         arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     texts = {key: metadata.get(key, "") for key in ("model", "source")}

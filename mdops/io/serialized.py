@@ -14,7 +14,7 @@ from mdops.models.registry import definition, of_node
 
 _SHOWN = ("software", "version", "time", "backend", "pt_version", "tf_version", "jax_version", "pd_version")
 _OWN = "mdops"  # for keys of a source that DeePMD-kit's files lack
-# Besides: the fittings' low-bit data. Nets are stored rounded, so that other readers can use them without it.
+# The key of the fittings' low-bit data. Nets are stored rounded, so that other readers can use them without it.
 _QUANTIZED = "mdops_quantized"
 
 
@@ -51,9 +51,9 @@ def model_file_from(header: dict[str, Any], leaf: Leaf, budget: Budget, format_n
 def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
     """The content of DeePMD-kit's files, with NumPy arrays below "@variables"; `model_file_from` reads it.
 
-    Software, version and time are those of the model where the source has them, else of this writing. DeePMD-kit cannot
-    freeze a model without `model_def_script`, the input that makes such a model: where the source has none, it is made
-    from the model's options.
+    Software, version and time are those of the source if it has them, else of mdops now. DeePMD-kit cannot freeze a
+    model without `model_def_script`, the input that makes such a model: if the source has none, it is made from the
+    model's options.
     """
     distance = source.get("min_nbor_dist")
     known = {*_SHOWN, "format", "imported_from", "min_nbor_dist", "model_def_script", "modifier"}
@@ -92,7 +92,7 @@ def _as_filed(node: Any) -> Any:
 
 
 def _detached(model: dict[str, Any], place: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A model without the key `quantized` of its fittings, unknown to DeePMD-kit, and these by their places."""
+    """The model without the key `quantized` of its fittings, which DeePMD-kit does not know; and these by place."""
     found: dict[str, Any] = {}
     if isinstance(model.get("fitting"), dict) and "quantized" in model["fitting"]:
         fitting = dict(model["fitting"])

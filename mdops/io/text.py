@@ -15,7 +15,7 @@ from mdops.io.tree import Budget, mapping, plain
 
 _DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
-# As in DeePMD-kit's YAML library (YAML 1.1): 1e5 is text, and is written so if text is meant.
+# As in DeePMD-kit's YAML library (YAML 1.1): 1e5 is text, which the library writes without quotes.
 _FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?")
 _MAX_DEPTH = 200  # a model's tree is about 12 deep
 _WORDS: dict[str, Any] = {"null": None, "~": None, "": None, "true": True, "false": False}
@@ -62,7 +62,7 @@ def _spelled_out(node: Any) -> Any:
 
 
 def model_of_document(header: Any, size: int, name: str) -> ModelFile:
-    """The model of a document from so many bytes of text, in the format of that name. Raises ModelFileError."""
+    """The model of a document that was read from `size` bytes; `name` is its format. Raises ModelFileError."""
     if not isinstance(header, dict):
         raise ModelFileError("it is text, but not a model of DeePMD-kit")
     budget = Budget(size)
@@ -91,7 +91,7 @@ class _Builder:
     """Builds plain values from YAML events.
 
     PyYAML's own composer recurses in C, and a line of 200,000 brackets ends the process; the events do not.
-    No tag is honoured: what comes out is dicts, lists, text, numbers, booleans and None.
+    Tags have no effect: the result is dicts, lists, text, numbers, booleans and None.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Bring a serialised model of any known version to one shape; refuse what is damaged or not understood."""
+"""Bring a serialised model of any known version to one form; raise errors for what is damaged or unknown."""
 
 import copy
 from typing import Any
@@ -16,8 +16,8 @@ def upgrade(model: dict[str, Any]) -> dict[str, Any]:
     """A copy of a serialised model in which every node of a known kind has all its keys.
 
     Options that an older version lacks get the value it implied, precisions their full name, vectors stored as (1, n)
-    become (n,), and whether a fitting is trainable is said for each of its layers. Tables of a compressed model
-    ("compress") are dropped: the nets they were made from are there. Raises ModelFileError for missing, unknown or
+    become (n,), and `trainable` of a fitting becomes a list for its layers. Tables of a compressed model ("compress")
+    are dropped, because the file also has the nets they were made from. Raises ModelFileError for missing, unknown or
     impossible keys, weights that are NaN or infinite, and shapes that do not fit each other.
     """
     if not isinstance(model.get("type"), str):
@@ -89,8 +89,8 @@ def _fill(node: dict[str, Any], keys: Keys, place: str) -> dict[str, Any]:
             node[key] = copy.copy(default)
         elif key == "network_type" and isinstance(node[key], str) and not check(node[key]):
             raise UnsupportedModelError(
-                f"{place} are nets of the kind {node[key]}, which is not supported: the file is of a kind of model "
-                "that mdops has not"
+                f"{place} has nets of the kind {node[key]}, which mdops does not have: this kind of model is not "
+                "supported"
             )
         elif not check(node[key]):
             raise ModelFileError(f"{place}.{key} cannot be {_short(node[key])}")
@@ -98,8 +98,8 @@ def _fill(node: dict[str, Any], keys: Keys, place: str) -> dict[str, Any]:
         if key in keys and (node[key] is None or key == "compress"):
             del node[key]
     if "lmax" in keys and node["lmax"] == keys["lmax"][1] == 1:
-        del node["lmax"]  # which versions before 3.2 do not have
-    for key in ("cubic_switch", "zero_padding", "shortest_row", "types_in_vacuum"):  # mdops' own
+        del node["lmax"]  # versions before 3.2 do not have this key
+    for key in ("cubic_switch", "zero_padding", "shortest_row", "types_in_vacuum"):  # only mdops has these
         if key in node and not node[key]:
             del node[key]
     if "env_mat" in node and "env_protection" in node:

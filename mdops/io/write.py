@@ -45,12 +45,12 @@ def write_model(
             (the same tree, for other programs).
         model: a serialised tree, as `ModelFile.model` has it. `read_model` gives it back bit for bit.
         source: what `ModelFile.source` should say; plain values only.
-        more: arrays by name that go along for other readers, in .safetensors alone.
+        more: arrays by name for other readers, only in .safetensors.
 
     Raises:
-        ModelFileError: the suffix is another, or none for `more`; there is no such folder; the tree holds something
-            that is neither a plain value nor a NumPy array of numbers, or that `read_model` would refuse: NaN, or
-            infinite.
+        ModelFileError: the suffix is not one of these, or not .safetensors with `more`; the folder does not exist; the
+            tree holds something that is neither a plain value nor a NumPy array of numbers, or that `read_model` would
+            refuse: NaN, or infinite.
         OSError: the file cannot be written.
     """
     path = Path(path)
@@ -62,9 +62,9 @@ def write_model(
             "can"
         )
     if path.suffix in _DEEPMD:
-        model = _without(model, "shortest_row")  # as DeePMD-kit converts its graphs
+        model = _without(model, "shortest_row")  # DeePMD-kit omits it when it converts its graphs
     if more and encode is not encode_safetensors:
-        raise ModelFileError(f"{path}: what the C core needs goes into .safetensors alone")
+        raise ModelFileError(f"{path}: only .safetensors files can hold the data for the C core")
     try:
         plain_source = json.loads(json.dumps(source or {}, allow_nan=False))
         arrays = {name: _checked_array(array, name) for name, array in (more or {}).items()}
@@ -97,11 +97,11 @@ def _own_kind(node: Any) -> str | None:
     if kind is not None and kind.OWN:
         return str(kind.OWN)
     if node.get("zero_padding"):
-        return "its absent neighbours have no type, as in the TensorFlow backend alone (set_davg_zero false)"
+        return "its absent neighbours have no type, as only in the TensorFlow backend (set_davg_zero false)"
     if node.get("cubic_switch"):
-        return "its types or its attention fade as in the TensorFlow backend alone (smooth_type_embedding)"
+        return "its types or attention fade out as only in the TensorFlow backend (smooth_type_embedding)"
     if node.get("types_in_vacuum"):
-        return "its atoms alone keep their type, as in the TensorFlow backend alone (atom_ener)"
+        return "its isolated atoms keep their type, as only in the TensorFlow backend (atom_ener)"
     return _own_kind(list(node.values()))
 
 

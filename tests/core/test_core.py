@@ -387,7 +387,7 @@ def test_files_without_what_is_asked_for(base, tmp_path):
     refused(UNSUPPORTED, "--core float64", Model, tmp_path / "single.safetensors", "float64")
     Model(tmp_path / "single.safetensors", "float32")
     refused(FILE, "no .safetensors file", Model, REFERENCE / "base/model.dp")
-    with pytest.raises(ModelFileError, match=r"\.safetensors alone"):
+    with pytest.raises(ModelFileError, match=r"only \.safetensors files"):
         potential.save(tmp_path / "model.dp", core=["float32"])
     with pytest.raises(InputError, match="float16"):
         potential.save(tmp_path / "model.safetensors", core=["float16"])

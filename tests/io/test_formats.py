@@ -210,7 +210,7 @@ def test_checkpoints_whose_parts_do_not_fit(tmp_path, edit, message):
 
 def test_a_checkpoint_of_mdops_is_named_with_what_to_do(tmp_path):
     save_checkpoint(tmp_path / "model.ckpt-5.pt", {"step": 5, "weights": torch.ones(2)})
-    with pytest.raises(ModelFileError, match=r"mdops' training.*the model is model\.safetensors .*--restart"):
+    with pytest.raises(ModelFileError, match=r"mdops' training.* Load model\.safetensors .*--restart"):
         read_model(tmp_path / "model.ckpt-5.pt")
 
 

@@ -527,7 +527,7 @@ def test_spins_that_do_not_fit_the_model_are_refused(tmp_path):
     for name, value in other.items():
         rest = [node for node in nodes if node.name != name]
         cases.append([*rest, Node(name, "Const", (), {"value": np.asarray(value)})])
-    for case, message in zip(cases, ("says otherwise", "of spins of", "the type map"), strict=True):
+    for case, message in zip(cases, ("other spins", "spin_norm .* wrong", "the type map"), strict=True):
         (tmp_path / "graph.pb").write_bytes(wire(case))
         with pytest.raises(ModelFileError, match=message):
             read_model(tmp_path / "graph.pb")
@@ -602,13 +602,13 @@ def test_all_pairs_of_a_cluster_are_se_e2_a_without_an_end(tmp_path):
 @pytest.mark.parametrize("sel", [None, [3], [2, "x"], [-1, 5], [10**9, 1]])
 def test_a_cluster_without_its_size_is_refused(sel, tmp_path):
     (tmp_path / "graph.pb").write_bytes(cluster(model("two_sided"), {"type": "se_a_mask", "sel": sel}))
-    with pytest.raises(ModelFileError, match=r"sel|places"):
+    with pytest.raises(ModelFileError, match="sel"):
         read_model(tmp_path / "graph.pb")
 
 
 def test_a_graph_that_is_no_deep_potential_is_refused(tmp_path):
     (tmp_path / "graph.pb").write_bytes(wire([Node("x", "Placeholder"), Node("y", "Tanh", ("x",))]))
-    with pytest.raises(ModelFileError, match="no Deep Potential"):
+    with pytest.raises(ModelFileError, match="not a Deep Potential"):
         read_model(tmp_path / "graph.pb")
 
 

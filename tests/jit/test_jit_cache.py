@@ -239,7 +239,7 @@ def test_a_cache_below_an_open_folder_is_refused(tmp_path, monkeypatch):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     monkeypatch.setenv("MDOPS_CACHE", str(tmp_path / "open/cache"))
-    with pytest.raises(JitError, match="anybody may rename what is in"):
+    with pytest.raises(JitError, match="anybody may rename folders in"):
         entry_of(recipe)
     (tmp_path / "open").chmod(0o1777)  # as /tmp
     assert answer(entry_of(recipe)) == 42

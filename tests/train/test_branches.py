@@ -256,7 +256,7 @@ def test_a_new_head_shares_the_fitting_of_those_of_a_file(data, tmp_path):
         (lambda t: t["model"].update(model_dict={}), r"model\.model_dict: has no models"),
         (
             lambda t: t["model"]["model_dict"]["two"]["fitting_net"].update(neurons=[1]),
-            "of the model two: model.fit",
+            "in the model two: model.fit",
         ),
     ],
 )

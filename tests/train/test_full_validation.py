@@ -201,7 +201,7 @@ def test_folders_and_names_of_files(tmp_path):
         ),
         (
             {"validating": {"full_validation": True, "validation_metric": "S:MAE"}, "loss": {}},
-            r"which the loss is not of: loss\.start_pref_v is 0",
+            r"which is not in the loss: loss\.start_pref_v is 0",
         ),
         ({"validating": {"max_best_ckpt": 0}}, "expected 1 or more"),
         ({"validating": {"full_val_start": -1}}, "expected 0 or more"),

@@ -235,7 +235,7 @@ def test_inputs_that_make_no_sense_are_refused(tmp_path):
         (dict(modifier={"type": "other"}), r"modifier\.type: is 'other'"),
         (dict(modifier={"sys_charge_map": [6]}), "sys_charge_map: has 1 charges for the types O, H"),
         (dict(modifier={"ewald_h": 0}), r"ewald_h: is 0\.0, expected more than 0"),
-        (dict(model={"fitting_net": dipoles}), "this model has no energies"),
+        (dict(model={"fitting_net": dipoles}), "this model predicts no energies"),
         (dict(model={"spin": {"use_spin": [True, False], "virtual_scale": [0.3]}}), "magnetic moments"),
     ]
     for keys, message in wrong:

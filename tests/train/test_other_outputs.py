@@ -328,7 +328,7 @@ def test_what_does_not_go_together_is_refused(folder, tmp_path):
         config_of("property", folder, loss={"type": "dos"})
     with pytest.raises(ConfigError, match="nothing to learn"):
         config_of("dipole", folder, loss={"pref": 0, "pref_atomic": 0})
-    with pytest.raises(ConfigError, match=r"full_validation: is of energies, and the loss is 'tensor'"):
+    with pytest.raises(ConfigError, match=r"full_validation: needs the loss 'ener', not 'tensor'"):
         small_config(
             fitting={"type": "dipole"},
             loss=KINDS["dipole"][1],

@@ -207,7 +207,7 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
         (
             "model",
             {"type": "frozen", "type_map": ["O"], "model_file": "model.pb"},
-            "--init-model begins with a model of a file",
+            "to train the model of a file further, use --init-model",
         ),
         ("model.shared_dict", {}, "model.shared_dict: is not supported: it is for several models"),
         ("model.spin", {"use_spin": [True], "virtual_len": [0.4]}, "use_spin and virtual_scale"),

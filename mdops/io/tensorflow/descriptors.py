@@ -1,8 +1,8 @@
-"""From the operations and constants of a graph to the trees of descriptors.
+"""Makes the trees of descriptors from the operations and constants of a graph.
 
-The operation of the environment matrix has the cutoffs and the places of neighbours and names the statistics; the
-rest follows from the nets' shapes and the operations after them. What a graph does not show so (such as excluded
-types) is in the training input of newer graphs.
+The operation of the environment matrix has the cutoffs and sel, and names the statistics. The rest follows from the
+nets' shapes and the operations after them. Other options (such as excluded types) are only in the training input, which
+newer graphs have.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def _typed_nets(place: Place, sel: list[int], columns: int) -> tuple[list[list[T
     if trees:
         one_side = centers == {"all"}
         if not one_side and "all" in centers:
-            raise ModelFileError("it has nets for all centres, and nets for some")
+            raise ModelFileError("it has embedding nets for all types of centres, and for single ones")
         rows = [[trees.get(("all" if one_side else str(c), str(t))) for t in range(n)] for c in range(n)]
         return rows, one_side
     common = place.nets(0)
@@ -61,19 +61,19 @@ def _tables(place: Place, sel: list[int], columns: int) -> dict[tuple[str, ...],
             raise ModelFileError(f"{operation.name} lacks inputs")
         of = tables.slots_of(place.graph, operation.inputs[2], columns)
         if of not in places or (center, places[of]) in found:
-            raise ModelFileError(f"{operation.name} takes the places {of}, which are of no type alone")
+            raise ModelFileError(f"{operation.name} takes the neighbours {of}, which are not of one type")
         found[center, places[of]] = tables.table_node(place.graph, operation)
     return found
 
 
 def _with_types(layers: Layers, types: np.ndarray) -> tuple[list[list[Tree | None]], bool]:
-    """The nets of each centre and neighbour, from one net that takes s and their embeddings: what the embeddings add to
-    the first layer is a part of its bias."""
+    """The nets of each centre and neighbour, from one net whose inputs are s and the embeddings of their types: the
+    embeddings' contribution to the first layer becomes a part of its bias."""
     weight, width = layers[0]["w"], types.shape[1]
     one_side = weight.shape[0] == 1 + width
     if not one_side and weight.shape[0] != 1 + 2 * width:
         raise ModelFileError(
-            f"the embedding net takes {weight.shape[0]} numbers, and the types have {width} each"
+            f"the embedding net has {weight.shape[0]} inputs, which do not fit type embeddings of width {width}"
         )
     n = len(types)
 
@@ -83,7 +83,7 @@ def _with_types(layers: Layers, types: np.ndarray) -> tuple[list[list[Tree | Non
         bias = inputs.astype(weight.dtype) @ weight[1:] + (0 if first["b"] is None else first["b"])
         if weight.shape[1] not in (weight.shape[0], 2 * weight.shape[0]):
             return embedding_net([{**first, "w": weight[:1], "b": bias}, *layers[1:]])
-        # The layer adds its input: a linear one before it makes this from s.
+        # The layer adds its input, which a linear layer before it makes from s.
         start = np.concatenate([np.zeros(1, weight.dtype), inputs.astype(weight.dtype)])
         rise = np.zeros((1, len(start)), weight.dtype)
         rise[0, 0] = 1
@@ -95,9 +95,8 @@ def _with_types(layers: Layers, types: np.ndarray) -> tuple[list[list[Tree | Non
 def _net_collection(
     place: Place, environment: Tree, stand_in: Callable[[Tree, bool], Tree]
 ) -> tuple[Tree, bool, list[list[int]]]:
-    """The collection of the nets, whether they are one-sided, and the pairs of types that do not see each other.
-    `stand_in` makes the substitute of such a pair's net, from it (or another net if it has none) and whether nets are
-    one-sided."""
+    """The collection of the nets, whether they are one-sided, and the excluded pairs of types. `stand_in` makes the net
+    of an excluded pair, from its net in the graph (or another net if it has none) and whether nets are one-sided."""
     columns = environment["@variables"]["davg"].shape[2]
     rows, one_side = _typed_nets(place, environment["sel"], columns)
     present = [net for row in rows for net in row if net is not None]
@@ -105,7 +104,7 @@ def _net_collection(
         raise ModelFileError("it has no embedding nets")
     if "exclude_types" in place.stated or one_side:
         excluded = {tuple(sorted(pair)) for pair in place.excluded()}
-    else:  # old graphs have no training input: pairs that do not see each other have no nets
+    else:  # old graphs have no training input: excluded pairs have no nets
         pairs = [(c, t) for c in range(place.ntypes) for t in range(c, place.ntypes)]
         excluded = {(c, t) for c, t in pairs if rows[c][t] is None and rows[t][c] is None}
     for c, row in enumerate(rows):
@@ -156,7 +155,7 @@ def _adds_input(net: Tree) -> bool:
 def _angular(place: Place) -> Part:
     environment = place.environment("sel_a")
     has_mean = environment["@variables"]["davg"].any()
-    # Without a mean, the rows that multiply its values are zero.
+    # Without a mean, the net's values are multiplied by rows of zeros.
     nets, one_side, excluded = _net_collection(
         place, environment, lambda net, _: _nothing(net) if has_mean else net
     )
@@ -180,7 +179,7 @@ def _angular(place: Place) -> Part:
 
 def _radial(place: Place) -> Part:
     environment = place.environment("sel")
-    # With nets by their type alone excluded neighbours and places have s = 0, else they add nothing.
+    # With one-sided nets, excluded neighbours and empty places have s = 0; otherwise they add nothing.
     nets, one_side, excluded = _net_collection(
         place, environment, lambda net, one_side: _constant(net) if one_side else _nothing(net)
     )
@@ -215,7 +214,7 @@ def _three_body(place: Place) -> Part:
     if missing:
         raise ModelFileError(f"the embedding net of the types {missing[0]} is missing")
     first = trees[0, 0]
-    # Of two types only the net in this order is looked at.
+    # For two types, only the net in this order is used.
     nets = [trees[min(i % n, i // n), max(i % n, i // n)] for i in range(n * n)]
     node = {
         "@class": "Descriptor",

@@ -1,4 +1,4 @@
-"""From the constants of a graph to the tree of its fitting."""
+"""Makes the tree of a fitting from the constants of a graph."""
 
 import re
 
@@ -20,7 +20,7 @@ class Fitting:
     """The fitting nets of a graph, and their inputs.
 
     Attributes:
-        nets: their layers, by the number of the atom's type; by "" if one net is for all.
+        nets: the layers of each net, by the number of the atom's type, or by "" if one net is for all types.
         inputs: the number of inputs.
         extra: how many of these are frame and atomic parameters, (fparam, aparam).
         absent: the types whose atoms have no results (`sel_type`).
@@ -29,13 +29,13 @@ class Fitting:
     def __init__(
         self, graph: Graph, kind: str, stated: Tree, ntypes: int, virtual: int = 0, suffix: str = ""
     ) -> None:
-        """`kind` is that of the model; `stated` the section of the training input, empty where there is none. The last
-        `virtual` types are those of virtual atoms; `suffix` stands behind the names of scopes."""
+        """`kind` is the model's kind, `stated` the section of the training input (empty if there is none). The last
+        `virtual` types are those of virtual atoms. The names of scopes end with `suffix`."""
         self.graph, self.kind, self.stated, self.virtual = graph, kind, stated, virtual
         self._is_part = bool(suffix)
         self._scope = f"{_SCOPE}{suffix}"
         if stated.get("tot_ener_zero"):
-            raise UnsupportedModelError("energies whose mean is taken off (tot_ener_zero) are not supported")
+            raise UnsupportedModelError("energies without their mean (tot_ener_zero) are not supported")
         self.nets = {
             net: layers for (net,), layers in _layers(graph, stated.get("layer_name"), suffix).items()
         }
@@ -52,12 +52,12 @@ class Fitting:
         self.extra = (fparam, 0 if self.masks else aparam)
         if min(self.extra) < 0 or sum(self.extra) >= self.inputs:
             raise ModelFileError(
-                f"the fitting nets take {self.inputs} numbers, of which {self.extra} are parameters"
+                f"the fitting nets have {self.inputs} inputs, which do not fit {self.extra} frame and atomic parameters"
             )
 
     @property
     def outputs(self) -> int:
-        """How many numbers the nets give."""
+        """The number of outputs of the nets."""
         return _outputs(list(self.nets.values()))
 
     def _absent(self, ntypes: int) -> list[int]:
@@ -70,20 +70,20 @@ class Fitting:
         return [t for t in range(ntypes) if t not in known]
 
     def tree(self, parts: list[Part], types: np.ndarray | None, type_map: list[str]) -> Tree:
-        """The node, of nets that take the features of these parts in their order, and bias_atom_e.
+        """The fitting's node. Its nets take the features of these parts in their order.
 
-        Graphs have the embedding of an atom's type, `types` (ntypes, d), behind the features. A mixed part gets it
-        behind its own; without one it becomes a part of the bias of a net for each type. Where energies in vacuum are
-        taken off, they are those of the net with the embedding: a part of pairwise_dprc, or a model of se_a_ebd_v2,
-        says so (`types_in_vacuum`), and others have a net for each type, which DeePMD-kit reads.
+        In graphs the embedding of an atom's type, `types` (ntypes, d), follows all features. In the tree it follows the
+        features of the last mixed part; without one it becomes a part of the bias of a net for each type. If energies
+        in vacuum are subtracted, they are computed with the embedding: a part of pairwise_dprc and a model of
+        se_a_ebd_v2 record this (`types_in_vacuum`), and others get a net for each type, which DeePMD-kit reads.
         """
         ntypes = len(type_map)
         width = 0 if types is None else types.shape[1]
         features = sum(part.width for part in parts)
         if features + width + sum(self.extra) != self.inputs:
             raise ModelFileError(
-                f"the fitting nets take {self.inputs} numbers, and there are {features} of descriptors, {width} of "
-                f"types and {sum(self.extra)} parameters"
+                f"the fitting nets have {self.inputs} inputs, but there are {features} features, {width} numbers of a "
+                f"type embedding and {sum(self.extra)} parameters"
             )
         mixed = max((k for k, part in enumerate(parts) if part.mixed), default=None)
         vacuum = self._vacuum(ntypes)
@@ -115,7 +115,7 @@ class Fitting:
         if self.kind == "ener":
             energies = [float(e) if has else None for e, has in zip(bias, vacuum, strict=True)]
             own |= {"atom_ener": energies if any(vacuum) else [], "types_in_vacuum": in_vacuum}
-        if own.get("fit_diag") is False:  # TensorFlow adds the transpose, and does not halve
+        if own.get("fit_diag") is False:  # TensorFlow adds the transpose without halving the sum
             nets = [_doubled(layers) for layers in nets]
         width = features + (width if mixed is not None else 0)
         return self._node([fitting_net(layers) for layers in nets], own, bias, arrays, width, type_map)
@@ -164,8 +164,8 @@ class Fitting:
         return scale, shift.astype(np.float64)
 
     def _scale_and_shift(self, matrix: str) -> tuple[float, float]:
-        """Of the type of a net, by the operations behind its last layer: the product with the vectors on both sides,
-        then with a number, then a sum."""
+        """The scale and shift of a net's type, from the operations after its last layer: the product with the vectors
+        on both sides, then the product with the scale, then the sum with the shift."""
         node, products = self.graph.nodes[matrix], 0
         while products < 3:
             behind = [n for n in self.graph.forward(node.name) if n.op not in ("Shape", "Transpose")]
@@ -180,14 +180,14 @@ class Fitting:
         return self._factor(scaled.name), self._factor(other)
 
     def _behind(self, name: str, *ops: str) -> list[Node]:
-        """The node of one of these operations that takes `name`, which has to be the only one."""
+        """The only node of these operations that takes `name`. Raises ModelFileError if there is none, or several."""
         found = [node for node in self.graph.forward(name) if node.op in ops]
         if len(found) != 1:
             raise ModelFileError(f"{name} should be followed by {ops[0]}, as in a model of polarizabilities")
         return found
 
     def _factor(self, product: str) -> float:
-        """The number that a product has as one of its factors: a constant, or one value of a constant vector."""
+        """The factor of a product that is a number: a constant, or one value of a constant vector."""
         for name in self.graph.origin(product, ("Identity", "Cast")).inputs:
             node = self.graph.origin(name)
             if node.op == "Slice":
@@ -251,8 +251,8 @@ class Fitting:
         return [{**first, "w": np.concatenate([weight[:features], weight[end:]]), "b": bias}, *layers[1:]]
 
     def _bias(self, name: str, ntypes: int, width: int) -> np.ndarray:
-        """(ntypes,) or (ntypes, width), which the graph adds to what the nets give; zeros where their last layers have
-        it in their bias."""
+        """The bias that the graph adds to the nets' outputs, (ntypes,) or (ntypes, width); zeros if it is in the bias
+        of their last layers."""
         name, shape = f"{self._scope}/{name}", (ntypes, width) if width > 1 else (ntypes,)
         values = self.graph.value(name) if self.graph.is_taken(name) else np.zeros(shape)
         if values.size != ntypes * width:
@@ -266,7 +266,7 @@ class Fitting:
 
 
 def _layers(graph: Graph, names: object, suffix: str) -> dict[tuple[str, ...], Layers]:
-    """Of all fitting nets; `names` are those of layers that several fittings share, if the training input has any."""
+    """The layers of all fitting nets. `names`, from the training input, are those of layers that fittings share."""
     shared = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     places = (
         {f"share_{name}": k for k, name in enumerate(names) if name is not None}
@@ -290,18 +290,18 @@ def _layers(graph: Graph, names: object, suffix: str) -> dict[tuple[str, ...], L
 
 
 def _outputs(nets: list[Layers]) -> int:
-    """How many numbers the nets give."""
+    """The number of outputs of the nets."""
     (width, *others) = {layers[-1]["w"].shape[1] for layers in nets}
     if others:
-        raise ModelFileError(f"the fitting nets give {width} numbers, and {others[0]}")
+        raise ModelFileError(f"the fitting nets have different numbers of outputs: {width} and {others[0]}")
     return int(width)
 
 
 def _require_outputs(nets: list[Layers], *widths: int) -> int:
-    """How many numbers the nets give: one of these."""
+    """The number of outputs of the nets, which must be one of these."""
     found = _outputs(nets)
     if found not in widths:
-        raise ModelFileError(f"the fitting nets give {found} numbers, and should give {widths[0]}")
+        raise ModelFileError(f"the fitting nets have {found} outputs, expected {widths[0]}")
     return found
 
 
@@ -320,7 +320,7 @@ def _moved(layers: Layers, features: int, width: int, to: int) -> Layers:
 
 
 def _scaled(layers: Layers, inputs: slice, factor: float) -> Layers:
-    """The net for inputs that are larger by the inverse of a factor."""
+    """The net for these inputs divided by the factor."""
     weight = layers[0]["w"].copy()
     weight[inputs] *= factor
     return [{**layers[0], "w": weight}, *layers[1:]]

@@ -20,7 +20,7 @@ _SPELLED = {
     19: "half_val",
 }
 _STRING = 7
-# Elements of a constant that its bytes do not spell out: one value may stand for all.
+# The most elements of a constant that does not list all its values: the last one is repeated.
 _MOST_FILLED = 2**24
 _MOST_DIMENSIONS = 8
 # Operations that pass on their input.
@@ -64,7 +64,7 @@ class Node:
 class Graph:
     """Nodes by name.
 
-    Raises ModelFileError for a name that comes twice, or names a node that is not there: the graph is cut short.
+    Raises ModelFileError for a name that comes twice, or an input that is not there: the graph is cut short.
     """
 
     def __init__(self, message: Message) -> None:
@@ -171,7 +171,7 @@ def array_of(tensor: Message, place: str) -> np.ndarray:
         raise ModelFileError(f"{place} has {len(values)} values, and its shape is {shape}")
     if len(values) < count:
         if count > _MOST_FILLED:
-            raise ModelFileError(f"{place} has the shape {shape}, and {len(values)} values are there")
+            raise ModelFileError(f"{place} has the shape {shape}, but only {len(values)} values")
         last = values[-1:] if len(values) else np.zeros(1, values.dtype)
         values = np.concatenate([values, np.broadcast_to(last, count - len(values))])
     return values.reshape(shape)
@@ -181,7 +181,7 @@ def _shape(tensor: Message, place: str) -> list[int]:
     dimensions = tensor.get("tensor_shape", [{}])[-1].get("dim", [])
     shape = [int(dimension.get("size", [0])[-1]) for dimension in dimensions]
     if len(shape) > _MOST_DIMENSIONS or any(size < 0 for size in shape):
-        raise ModelFileError(f"{place} has the shape {shape[: _MOST_DIMENSIONS + 1]}")
+        raise ModelFileError(f"{place} has the shape {shape[: _MOST_DIMENSIONS + 1]}, which is impossible")
     return shape
 
 
@@ -190,7 +190,7 @@ def _from_bytes(content: Any, kind: int) -> np.ndarray:
     if dtype == "bfloat16":
         return _bfloat16(np.frombuffer(content, "<u2"))
     if len(content) % np.dtype(dtype).itemsize:
-        raise ModelFileError(f"{len(content)} bytes are not numbers of {np.dtype(dtype).itemsize} bytes")
+        raise ModelFileError(f"a constant of {np.dtype(dtype)} numbers has {len(content)} bytes")
     return np.frombuffer(content, dtype)
 
 
@@ -198,7 +198,7 @@ def _spelled(values: list[Any], kind: int) -> np.ndarray:
     """Numbers that are given one by one, or packed."""
     if kind in (1, 2):
         return np.concatenate([np.empty(0, _TYPES[kind]), *values]).astype(_TYPES[kind])
-    if kind in (14, 19):  # as the 16 bits of each
+    if kind in (14, 19):  # each is given as its 16 bits
         bits = np.array([value & 0xFFFF for value in values], "<u2")
         return _bfloat16(bits) if kind == 14 else bits.view("<f2")
     dtype = np.dtype(_TYPES[kind])
@@ -208,7 +208,7 @@ def _spelled(values: list[Any], kind: int) -> np.ndarray:
 
 
 def _bfloat16(bits: np.ndarray) -> np.ndarray:
-    """As float32, which has all of them."""
+    """The values as float32, which represents all of them."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 

@@ -1,13 +1,13 @@
-"""The messages of a TensorFlow graph that are read: of each field its number, its name and what it holds.
+"""The messages of a TensorFlow graph that are read: the number, the name and the contents of each field.
 
 Numbers and names are those of TensorFlow's graph.proto, node_def.proto, attr_value.proto, tensor.proto and
-tensor_shape.proto. What is not here is skipped.
+tensor_shape.proto. Other fields are skipped.
 """
 
 from typing import Any
 
-# A message is a dict of the values of each field, in their order; a value is bytes, a number, a message or, of packed
-# numbers, an array.
+# A message is a dict with the list of values of each field. A value is bytes, a number, a message or an array (of
+# packed numbers).
 Message = dict[str, list[Any]]
 
 INTEGER, FLOAT, DOUBLE, BYTES = "integer", "float", "double", "bytes"
@@ -42,7 +42,7 @@ FIELDS: dict[str, dict[int, tuple[str, str]]] = {
     "Dim": {1: ("size", INTEGER)},
 }
 
-# Names of DataType, as texts have them.
+# The names of data types in the text format.
 TYPES = {
     "DT_FLOAT": 1,
     "DT_DOUBLE": 2,

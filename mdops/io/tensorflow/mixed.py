@@ -1,5 +1,5 @@
-"""From a graph to the tree of se_atten (DPA-1), whose neighbours of all types share places; and to that of se_a_ebd_v2,
-whose have their own."""
+"""Makes the trees of se_atten (DPA-1), in which neighbours of all types share their places, and of se_a_ebd_v2, in
+which each type has its own, from a graph."""
 
 import re
 
@@ -17,13 +17,13 @@ from mdops.nn.net import collection_node, tensor
 
 _NORM_EPSILON = 1e-3
 _PROJECTIONS = ("c_query", "c_key", "c_value")
-_OF_TYPES = "_(?:one|two)_side_ebd"  # behind the names of a net of types
+_OF_TYPES = "_(?:one|two)_side_ebd"  # the end of the names of a type net
 
 
 def mixed_part(place: Place) -> Part:
     """The tree of a descriptor of mixed types. Raises UnsupportedModelError for an option that mdops does not have."""
     if place.types is None:
-        raise ModelFileError("it has a descriptor of mixed types, and no embedding of types")
+        raise ModelFileError("it has a descriptor of mixed types, but no type embedding")
     environment, stated = place.environment("sel_a"), place.stated
     first, strip, one_side = _nets(place, place.types)
     width, channels, precision = place.types.values.shape[1], first["neuron"][-1], first["precision"]
@@ -35,7 +35,7 @@ def mixed_part(place: Place) -> Part:
     has_mean = bool(environment["@variables"]["davg"].any())
     if has_mean and smooth and environment["exclude_types"]:
         raise UnsupportedModelError(
-            "se_atten that is smooth, with exclude_types and set_davg_zero false, is not supported"
+            "se_atten with smooth_type_embedding, exclude_types and set_davg_zero false is not supported"
         )
     axis = place.axis(channels)
     types = {
@@ -112,13 +112,13 @@ def mixed_part(place: Place) -> Part:
 
 
 def strips_types(place: Place) -> bool:
-    """Whether types have a net of their own, by which the embedding is multiplied."""
+    """Whether the types have a net of their own, whose output multiplies that of the embedding net."""
     return bool(place.nets(0, _OF_TYPES) or tables.operations(place.graph, place.suffix, tables.OF_TYPES))
 
 
 def _nets(place: Place, types: Types) -> tuple[Tree, Tree | None, bool]:
-    """The embedding net; where types have a net of their own, what stands for that; and whether the neighbour's type
-    counts alone."""
+    """The embedding net; the node for the types' own net (None if they have none); and whether only the neighbour's
+    type counts."""
     width = types.values.shape[1]
     found = tables.operations(place.graph, place.suffix, tables.OF_TYPES)
     if found:
@@ -130,14 +130,15 @@ def _nets(place: Place, types: Types) -> tuple[Tree, Tree | None, bool]:
     if not strip:
         if first["in_dim"] not in (1 + width, 1 + 2 * width):
             raise ModelFileError(
-                f"the embedding net takes {first['in_dim']} numbers, and the types have {width} each"
+                f"the embedding net has {first['in_dim']} inputs, which do not fit type embeddings of width {width}"
             )
         return first, None, first["in_dim"] == 1 + width
     of_types = embedding_net(strip["all",])
     wanted = first["in_dim"], of_types["neuron"]
     if wanted != (1, first["neuron"]) or of_types["in_dim"] not in (width, 2 * width):
         raise ModelFileError(
-            f"the net of types takes {of_types['in_dim']} numbers for types of {width} each, or does not fit"
+            f"the type net, with {of_types['in_dim']} inputs, does not fit the embedding net, or type embeddings of "
+            f"width {width}"
         )
     of_types["resnet_dt"] = first["resnet_dt"]
     return (
@@ -148,7 +149,7 @@ def _nets(place: Place, types: Types) -> tuple[Tree, Tree | None, bool]:
 
 
 def _tables(place: Place, operation: Node) -> tuple[Tree, Tree, bool]:
-    """The same of a compressed graph, of which the net of types is numbers for pairs, or for neighbours."""
+    """As `_nets`, for a compressed graph, whose type net is stored as values for pairs of types or for neighbours."""
     table, n = tables.table_node(place.graph, operation), place.ntypes + 1
     values = tables.type_factors(place.graph, operation)
     if len(values) not in (n, n * n):
@@ -158,7 +159,7 @@ def _tables(place: Place, operation: Node) -> tuple[Tree, Tree, bool]:
 
 
 def _smooth_length(place: Place, environment: Tree) -> float:
-    """rcut_smth, which the fading takes as the training input has it, and not in float32."""
+    """rcut_smth for the switch: it is that of the training input, not the one rounded to float32."""
     stated, rounded = place.stated.get("rcut_smth"), float(environment["rcut_smth"])
     same = isinstance(stated, int | float) and float(np.float32(stated)) == rounded
     return float(stated) if same and stated is not None else rounded
@@ -195,7 +196,7 @@ def _attention(graph: Graph, suffix: str) -> list[Tree]:
 
 
 def _epsilon(graph: Graph, scope: str) -> float:
-    """What is added to variances."""
+    """The number that is added to variances."""
     for node in graph.of_op("FusedBatchNormV3"):
         if re.match(scope, node.name):
             return float(node.attribute("epsilon", "f"))

@@ -1,4 +1,4 @@
-"""From a TensorFlow graph to the tree that DeePMD-kit's other backends serialise its model to."""
+"""Makes the tree of a model, as DeePMD-kit's other backends serialise it, from a TensorFlow graph."""
 
 import json
 import re
@@ -18,22 +18,22 @@ from mdops.io.tensorflow.spin import magnetic_elements, with_spin
 from mdops.io.tree import model_head
 from mdops.nn.net import Net
 
-_PAIRWISE = "DprcPairwiseIdx"  # an operation of models of pairwise_dprc alone
+_PAIRWISE = "DprcPairwiseIdx"  # only models of pairwise_dprc have this operation
 _CHARGES = "dipole_charge/"  # the scope of a modifier's model of dipoles
 
-_THERE = "evaluate it with DeePMD-kit's TensorFlow backend, which alone has it"
-# Of each kind of model that is not read, an operation that only its graphs have, what it is, and what to do instead.
+_THERE = "evaluate it with DeePMD-kit's TensorFlow backend, the only one that has it"
+# Kinds of models that are not read: an operation that only their graphs have, what they are, and what to do instead.
 _OTHERS = {
     "DescrptSeAEf": ("the descriptor se_a_ef (atoms in an electric field)", _THERE),
 }
-# Of each kind of model that is read, the outputs that its graph has to have.
+# Kinds of models that are read, and the outputs that their graphs must have.
 _OUTPUTS = {
     "ener": ("energy", "force", "virial", "atom_energy", "atom_virial"),
     "dipole": ("dipole",),
     "polar": ("polar",),
     "dos": ("dos",),
 }
-_WIDTHS = {"ener": 1, "dipole": 3, "polar": 9}  # of the answer of an atom, where it is not what the nets give
+_WIDTHS = {"ener": 1, "dipole": 3, "polar": 9}  # of an atom's result, if not the nets' number of outputs
 
 
 def model_tree(graph: Graph) -> tuple[Tree, Tree]:
@@ -55,7 +55,7 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
 
 
 def _standard(graph: Graph, kind: str, stated: Tree, of: str = "") -> Tree:
-    """The node of a descriptor and a fitting. `stated` is the section of the training input; `of` stands behind the
+    """The node of a descriptor and a fitting. `stated` is the section of the training input; `of` is the end of the
     names of all scopes of a part."""
     own = (
         node
@@ -108,7 +108,7 @@ def _pairwise(graph: Graph, stated: Tree) -> Tree:
 
 
 def _kind(graph: Graph) -> str:
-    """Of the model: a key of `_OUTPUTS`. Raises for what is not read, naming what it is."""
+    """The kind of the model, a key of `_OUTPUTS`. Raises an error that names the kind if it is not read."""
     for op, (what, instead) in _OTHERS.items():
         if graph.of_op(op):
             raise UnsupportedModelError(f"{what} is not read from TensorFlow graphs: {instead}")
@@ -116,7 +116,7 @@ def _kind(graph: Graph) -> str:
         raise UnsupportedModelError("a model of NVNMD is not read from TensorFlow graphs")
     if not graph.of_op(*ENVIRONMENT):
         raise ModelFileError(
-            "it is a TensorFlow graph, and no Deep Potential: it has no operation that makes an environment matrix"
+            "it is a TensorFlow graph, but not a Deep Potential: no operation of it makes an environment matrix"
         )
     kind = graph.text("model_attr/model_type") or "ener"
     if kind not in _OUTPUTS:
@@ -130,7 +130,7 @@ def _kind(graph: Graph) -> str:
         )
     missing = [name for name in _OUTPUTS[kind] if f"o_{name}" not in graph and f"{name}_test" not in graph]
     if missing:
-        raise ModelFileError(f"it is cut short, or no model: the graph has no output o_{missing[0]}")
+        raise ModelFileError(f"it is cut short, or not a model: the graph has no output o_{missing[0]}")
     return kind
 
 
@@ -144,7 +144,7 @@ def _training_input(graph: Graph) -> Tree:
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"it is damaged: the training input in it is not JSON ({error})") from error
     if not isinstance(script, dict):
-        raise ModelFileError("it is damaged: the training input in it is not a section")
+        raise ModelFileError("it is damaged: the training input in it has no sections")
     return script
 
 
@@ -154,7 +154,7 @@ def _section(tree: Tree, key: str) -> Tree:
 
 
 def _descriptor_sections(stated: Tree, count: int) -> list[Tree]:
-    """The section of the training input of each of so many descriptors."""
+    """The section of the training input for each of `count` descriptors."""
     section = _section(stated, "descriptor")
     parts = section.get("list")
     sections = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else [section]
@@ -185,7 +185,7 @@ def _type_map(graph: Graph, stated: Tree, operation: Node) -> list[str]:
     if not names and 0 < elements < 1000:
         names = [f"type_{k}" for k in range(elements)]
     if not isinstance(names, list) or not len(names) == elements >= virtual:
-        raise ModelFileError(f"it has {elements} types, and the type map {names!r:.80}")
+        raise ModelFileError(f"it has {elements} types, which do not fit the type map {names!r:.80}")
     return [*names, *(f"{name}_spin" for name in names[:virtual])]
 
 
@@ -217,7 +217,7 @@ def _out_bias(graph: Graph, ntypes: int, width: int) -> Tree:
         arrays[name] = values.reshape(1, ntypes, width)
     if (arrays["out_std"] != 1.0).any():
         raise UnsupportedModelError(
-            "answers that are multiplied with a deviation (out_std) are not supported"
+            "results that are multiplied by a standard deviation (out_std) are not supported"
         )
     return arrays
 
@@ -229,7 +229,7 @@ def _descriptor(parts: list[Part]) -> Tree:
 
 
 def _modifier(graph: Graph) -> Tree:
-    """The equivalent section of a training input."""
+    """The section `modifier` of an equivalent training input."""
     names = ("mdl_name", "mdl_charge_map", "sys_charge_map")
     name, centroids, atoms = (graph.text(f"modifier_attr/{key}") or "" for key in names)
     grid = {key: graph.value(f"modifier_attr/{key}").reshape(-1) for key in ("ewald_h", "ewald_beta")}

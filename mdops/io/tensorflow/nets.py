@@ -1,5 +1,5 @@
-"""From the constants of a graph to the trees of nets: their arrays by name, their activation functions by the
-operations that take them."""
+"""Makes the trees of nets from a graph. Arrays are found by the names of constants, activation functions by the
+operations that take the arrays."""
 
 import re
 from collections.abc import Callable
@@ -32,8 +32,8 @@ def layers_by_name(
 
     Args:
         pattern: of names, with the group `kind` (matrix, bias or idt), and groups named `net`, `net_0` and so on, which
-            say in their order which net a constant is of.
-        number: of the layer of a constant, from 0.
+            together name the net of a constant.
+        number: gives the number of a constant's layer, from 0.
 
     Raises:
         ModelFileError: a layer is missing, or its arrays do not fit each other.
@@ -54,7 +54,7 @@ def _layer(graph: Graph, parts: Tree) -> Tree:
     """The arrays of a layer and its activation function."""
     if "matrix" not in parts:
         name = next(iter(parts.values()))[0]
-        raise ModelFileError(f"{name} has no matrix beside it")
+        raise ModelFileError(f"the layer of {name} has no matrix")
     name, weight = parts["matrix"]
     if weight.ndim != 2 or weight.dtype.kind != "f":
         raise ModelFileError(f"{name} is not a matrix of weights")
@@ -62,16 +62,16 @@ def _layer(graph: Graph, parts: Tree) -> Tree:
     for vector in (bias, timestep):
         if vector is not None and vector.shape != weight.shape[1:]:
             raise ModelFileError(
-                f"{name} has the shape {weight.shape}, and beside it are {vector.size} numbers"
+                f"{name} has the shape {weight.shape}, which the {vector.size} numbers of its bias or idt do not fit"
             )
     return {"name": name, "w": weight, "b": bias, "idt": timestep, "activation": _activation(graph, name)}
 
 
 def _activation(graph: Graph, matrix: str) -> str:
-    """By the operations that take what a layer's product and bias give."""
+    """The name of a layer's activation function, from the operations that take the sum of its product and bias."""
     products = [n for n in graph.forward(matrix) if n.op == "MatMul"]
     if not products:
-        raise ModelFileError(f"{matrix} is multiplied with nothing")
+        raise ModelFileError(f"no operation multiplies anything with {matrix}")
     sums = [n for n in graph.forward(products[0].name) if n.op in ("BiasAdd", "Add", "AddV2")]
     takers = graph.forward((sums or products)[0].name)
     ops = {node.op for node in takers}
@@ -97,7 +97,7 @@ def precision_of(layers: Layers) -> str:
 
 
 def embedding_net(layers: Layers) -> Tree:
-    """A net of which each layer adds its input where it is as wide, or twice."""
+    """A net in which each layer adds its input if its output is as wide, or twice as wide."""
     parts, precision = [], precision_of(layers)
     for layer in layers:
         inputs, outputs = layer["w"].shape
@@ -117,7 +117,7 @@ def embedding_net(layers: Layers) -> Tree:
 
 
 def fitting_net(layers: Layers) -> Tree:
-    """A net of which each hidden layer but the first adds its input where it is as wide."""
+    """A net in which each hidden layer except the first adds its input if its output is as wide."""
     parts, precision, hidden = [], precision_of(layers), layers[:-1]
     for k, layer in enumerate(layers):
         inputs, outputs = layer["w"].shape
@@ -154,7 +154,7 @@ def layer_node(layer: Tree, resnet: bool, precision: str) -> Tree:
 
 
 def zero_net(like: Tree) -> Tree:
-    """A net of zeros, of the widths of another."""
+    """A net of zeros with the widths of another net."""
     return {
         **like,
         "layers": [

@@ -1,4 +1,4 @@
-"""Protocol Buffers' text format (`.pbtxt`), as far as graphs need it: the same messages as the wire format gives."""
+"""Protocol Buffers' text format (`.pbtxt`), as far as graphs need it. The messages are those of the wire format."""
 
 import re
 
@@ -52,7 +52,7 @@ class _Tokens:
 def _message(tokens: _Tokens, known: dict[int, tuple[str, str]], closing: str, level: int) -> Message:
     """The fields up to the closing mark, or to the end of the text."""
     if level > _MOST_LEVELS:
-        raise ModelFileError(f"it has messages within more than {_MOST_LEVELS} messages")
+        raise ModelFileError(f"its messages are nested more than {_MOST_LEVELS} deep")
     message, kinds = Message(), dict(known.values())
     while True:
         if tokens.kind == "end" if not closing else tokens.take_if(closing):
@@ -107,7 +107,7 @@ def _number(word: str, held: str) -> object:
     constant = {"true": 1, "false": 0, **TYPES}.get(word)
     if constant is not None:
         return constant
-    # Types of tensors that no weights have, and other names.
+    # Names of data types that no weights have, and other names.
     return -1 if word[:1].isalpha() else int(word, 0)
 
 

@@ -1,7 +1,7 @@
-"""From a graph with spins (`ener_spin`) to the tree of a model with magnetic moments.
+"""Makes the tree of a model with magnetic moments from a graph with spins (`ener_spin`).
 
-In graphs the types of virtual atoms follow those of atoms, and are those of the first elements alone. In the tree each
-element has one, and those of elements without a spin have no places, and no atoms.
+In graphs the types of virtual atoms follow those of atoms, and only the first elements have one. In the tree each
+element has one; for elements without a spin there are no such atoms, and their sel is 0.
 """
 
 from typing import Any
@@ -21,13 +21,13 @@ def magnetic_elements(graph: Graph) -> int:
     count = graph.optional(f"{_SCOPE}/ntypes_spin")
     found = 0 if count is None or not count.size else int(count.reshape(-1)[0])
     if not 0 <= found < 1000:
-        raise ModelFileError(f"it has spins of {found} elements")
+        raise ModelFileError(f"it has an impossible number of elements with spins, {found}")
     return found
 
 
 def with_spin(graph: Graph, tree: Tree, stated: Tree) -> Tree:
-    """The tree, of a model with types for the virtual atoms of the first elements, as one with magnetic moments; any
-    other as it is. `stated` is the section of the training input, empty where there is none.
+    """Turns the tree of a model with types for the virtual atoms of the first elements into one with magnetic moments.
+    Other trees stay as they are. `stated` is the section of the training input, empty if there is none.
 
     Raises UnsupportedModelError for a model that is not of se_e2_a, ModelFileError for spins that do not fit its types.
     """
@@ -79,19 +79,19 @@ def _spin(graph: Graph, magnetic: int, elements: int, stated: Tree) -> Spin:
     given = stated.get("spin")
     if magnetic > elements or (isinstance(given, dict) and given.get("use_spin", use) != use):
         raise ModelFileError(
-            f"it has spins of the first {magnetic} of {elements} elements, and says otherwise"
+            f"it has spins of the first {magnetic} of {elements} elements, but its training input has other spins"
         )
     lengths, norms = (graph.value(f"{_SCOPE}/{name}").reshape(-1) for name in ("virtual_len", "spin_norm"))
     if len(lengths) < magnetic or len(norms) < magnetic or not (norms[:magnetic] > 0).all():
         raise ModelFileError(
-            f"it has the lengths {lengths.tolist()!r:.80} of spins of {norms.tolist()!r:.80}"
+            f"its virtual_len {lengths.tolist()!r:.80} or spin_norm {norms.tolist()!r:.80} are wrong"
         )
     scales = (lengths[:magnetic] / norms[:magnetic]).tolist()
     return Spin(tuple(use), (*scales, *[0.0] * (elements - magnetic)))
 
 
 def _padded(arrays: Tree, more: int, axis: int, values: dict[str, float]) -> Tree:
-    """The arrays with so many more types along the axis, which have these values, or 0."""
+    """The arrays with `more` types added along the axis, which have these values, or 0."""
 
     def one(name: str, array: np.ndarray) -> np.ndarray:
         widths = [(0, more if k == axis else 0) for k in range(array.ndim)]
@@ -101,7 +101,7 @@ def _padded(arrays: Tree, more: int, axis: int, values: dict[str, float]) -> Tre
 
 
 def _of_more_types(nets: Tree, more: int) -> Tree:
-    """The collection for so many more types, whose nets count for nothing."""
+    """The collection with `more` types added, whose nets have no effect."""
     n, some = nets["ntypes"], nets["networks"][0]
     new = n + more
 

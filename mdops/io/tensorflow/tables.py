@@ -1,4 +1,4 @@
-"""The tables of compressed graphs: quintic polynomials that stand for embedding nets."""
+"""The tables of compressed graphs: quintic polynomials that replace embedding nets."""
 
 import math
 import re
@@ -12,9 +12,9 @@ from mdops.nn.net import TabulatedNet
 
 RADIAL, ANGULAR = ("TabulateFusionSeR",), ("TabulateFusion", "TabulateFusionSeA")
 THREE_BODY, OF_TYPES = ("TabulateFusionSeT",), ("TabulateFusionSeAtten",)
-# The keys of missing nets in the node of a descriptor with tables.
+# The keys for nets in the node of a descriptor that has tables instead.
 _TABULATED: Tree = {"activation_function": "tanh", "resnet_dt": False}
-_LARGEST = 1e6  # of what a net takes
+_LARGEST = 1e6  # largest input of a net
 
 
 def operations(graph: Graph, suffix: str, ops: tuple[str, ...]) -> list[tuple[str, Node]]:
@@ -30,9 +30,10 @@ def operations(graph: Graph, suffix: str, ops: tuple[str, ...]) -> list[tuple[st
 
 
 def table_node(graph: Graph, operation: Node, *, mirrored: bool = False) -> Tree:
-    """The tree of a tabulated net. `mirrored`: the coarse pieces go on below the fine ones, too.
+    """The tree of a tabulated net. `mirrored`: there are coarse pieces below the fine ones, too.
 
-    A table has rows for pieces of x: from `lower` to `upper` with one stride, and beyond, to `end`, with another one.
+    A table has a row for each piece of x. The pieces have one stride from `lower` to `upper`, and another one from
+    there to `end`.
     """
     if len(operation.inputs) < 2:
         raise ModelFileError(f"{operation.name} lacks inputs")
@@ -43,8 +44,8 @@ def table_node(graph: Graph, operation: Node, *, mirrored: bool = False) -> Tree
             f"the table of {operation.name} has the shape {values.shape} for {width} columns"
         )
     if info.dtype.kind != "f":
-        raise ModelFileError(f"the table of {operation.name} begins and ends at whole numbers")
-    # TensorFlow divides in the precision of these, which decides the row of a piece.
+        raise ModelFileError(f"the range of the table of {operation.name} is {info.dtype}, not floats")
+    # TensorFlow divides in the precision of these numbers, on which the row of a piece depends.
     lower, upper, end, fine, coarse = info.reshape(-1)[:5]
     edges = [-end, lower, upper, end] if mirrored else [lower, upper, end]
     strides = [coarse, fine, coarse] if mirrored else [fine, coarse]
@@ -52,7 +53,7 @@ def table_node(graph: Graph, operation: Node, *, mirrored: bool = False) -> Tree
         np.isfinite(edges).all() and sorted(edges) == edges and edges[-1] < _LARGEST and min(strides) > 0
     ):
         raise ModelFileError(
-            f"the table of {operation.name} is for x from {[float(x) for x in edges]} with the strides "
+            f"the table of {operation.name} has impossible ranges of x, {[float(x) for x in edges]}, or strides, "
             f"{[float(x) for x in strides]}"
         )
     breaks, rows, first = [], [], 0
@@ -77,8 +78,8 @@ def table_node(graph: Graph, operation: Node, *, mirrored: bool = False) -> Tree
 
 
 def type_factors(graph: Graph, operation: Node) -> np.ndarray:
-    """(rows, M): what a net of types gives, by which an operation with a table multiplies: of each neighbour, or of
-    each centre and neighbour. Behind the types comes that of absent atoms."""
+    """(rows, M): the outputs of a type net, by which an operation with a table multiplies, for the type of each
+    neighbour, or of each centre and neighbour. The last type is that of absent atoms."""
     if len(operation.inputs) < 5:
         raise ModelFileError(f"{operation.name} lacks inputs")
     node = graph.origin(operation.inputs[4])
@@ -118,8 +119,8 @@ def constant_table(like: Tree, values: np.ndarray) -> Tree:
 
 
 def slots_of(graph: Graph, name: str, columns: int) -> tuple[int, int]:
-    """Where the neighbours' places begin that a table's operation takes, and how many there are: what `name` gives is
-    cut out of the environment matrix, which has so many columns for each place."""
+    """The first of the neighbours' places that a table's operation takes, and their number. `name` is a slice of the
+    environment matrix, which has `columns` columns for each place."""
     for _ in range(2):
         node = graph.origin(name, ("Reshape", "Identity", "Cast"))
         if node.op != "Slice" or len(node.inputs) != 3:

@@ -1,16 +1,16 @@
-"""Low-rank adapters (LoRA) beside the weights of a PyTorch state dict, which are added to these."""
+"""Adds the low-rank adapters (LoRA) of a PyTorch state dict to its weights."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
-# The names of two factors, and of the weights that their product is added to, with how they are multiplied.
+# The names of two factors and of the weights that their product is added to, and the product for einsum.
 _BY_DEGREE = ("A_by_l", "B_by_l", "weight", "lor,lri->lio")
 _BY_ORDER = "or,ri->io"
 
 
 def with_adapters(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The weights with their adapters added, times `lora_scaling` (1 where that is absent), and without these."""
+    """The weights with their adapters added, times `lora_scaling` (1 if absent). The adapters are left out."""
     found = dict(weights)
     for name in weights:
         place, _, last = name.rpartition(".")

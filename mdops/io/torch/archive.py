@@ -10,7 +10,7 @@ from mdops.errors import ModelFileError
 from mdops.io.torch import pickle_data
 from mdops.io.torch.pickle_data import Tensor
 
-# A compiled model's own members stand below the file's name; what DeePMD-kit adds to some of them, here.
+# A compiled model's own members are in a folder with the file's name. DeePMD-kit adds some members to this folder.
 _ADDED = "model/extra/"
 _DTYPES = {
     "torch.DoubleStorage": "f8",

@@ -1,4 +1,4 @@
-"""From a PyTorch state dict to the tree of layers of attention."""
+"""Makes the tree of attention layers from a PyTorch state dict."""
 
 from mdops.io.torch.nets import layer_tree
 from mdops.io.torch.state import State, Tree

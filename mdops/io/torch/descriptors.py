@@ -1,4 +1,4 @@
-"""From a PyTorch state dict to the trees of descriptors."""
+"""Makes the trees of descriptors from a PyTorch state dict."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ from mdops.models.repflow import FIXED_DEVIATION, RepflowLayer, RepflowOptions
 from mdops.models.repformer import LayerForm, RepformerLayer, RepformerOptions
 from mdops.options import Options, from_definition
 
-# From the options of the kind, the definition of this part and the tensors below it, and the elements of the types.
+# Its arguments: the options of the kind, the definition of this part, its tensors, and the element of each type.
 Reader = Callable[[type[Options], Tree, State, list[str]], Tree]
 _READERS: dict[str, Reader] = {}
 
@@ -70,7 +70,7 @@ def _se_e2_a(options: type[Options], params: Tree, state: State, type_map: list[
     found, block = from_definition(options, params), state.below("sea")
     ndim, trains = 1 if found["type_one_side"] else 2, is_trainable(params)
     nets = embedding_collection(block.below("filter_layers"), found, ndim, len(type_map), trains)
-    # DeePMD-kit says of the nets alone whether they are trained.
+    # In DeePMD-kit only the nets say whether they are trained.
     own = {"trainable": True, "spin": None, "embeddings": nets}
     return {**_head(options, 2, found, block, type_map), **own}
 
@@ -79,7 +79,7 @@ def _se_e2_a(options: type[Options], params: Tree, state: State, type_map: list[
 def _se_e2_r(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
     found, trains = from_definition(options, params), is_trainable(params)
     nets = embedding_collection(state.below("filter_layers"), found, 1, len(type_map), trains)
-    # DeePMD-kit says of the nets alone whether they are trained.
+    # In DeePMD-kit only the nets say whether they are trained.
     own = {"trainable": True, "type_one_side": True, "spin": None, "embeddings": nets}
     return {**_head(options, 2, found, state, type_map), **own}
 
@@ -112,7 +112,7 @@ def _dpa1(options: type[Options], params: Tree, state: State, type_map: list[str
     if not is_early(state):
         return _dpa1_tree(options, params, state, type_map)
     tree = _dpa1_tree(options, *as_today(params, state, len(type_map)), type_map)
-    # The row of a table, to which nothing is added where the type embedding is as wide as the number of types.
+    # The layer gives a row of a table. It does not add its input, even if it is as wide as the number of types.
     tree["type_embedding"]["embedding"]["layers"][0]["resnet"] = False
     return tree
 
@@ -246,7 +246,7 @@ def _dpa3(options: type[Options], params: Tree, state: State, type_map: list[str
         },
     }
     if found["add_chg_spin_ebd"]:
-        # DeePMD-kit says of these that they are trained, whether they are or not.
+        # DeePMD-kit always marks these as trainable.
         plain = {"use_econf_tebd": False, "use_tebd_bias": False}
         for name, known in CONDITIONS.items():
             tree[name] = {**types(name, [str(n) for n in known], True, **plain), "type_map": None}
@@ -282,7 +282,7 @@ def _dpa4c(options: type[Options], params: Tree, state: State, type_map: list[st
 @reads("SeZM")
 def _dpa4(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
     found = from_definition(options, params)
-    if found["mmax"] is None:  # which a definition may say, and a node does not
+    if found["mmax"] is None:  # possible in a definition, but not in a node
         found["mmax"] = max(found["l_schedule"] or [found["lmax"]])
     sel = found["sel"]
     variables = with_adapters({name: state.required(name) for name in state.tensors})
@@ -309,7 +309,7 @@ def _hybrid(options: type[Options], params: Tree, state: State, type_map: list[s
 
 
 def _head(options: type[Options], version: int, found: Tree, state: State, type_map: list[str]) -> Tree:
-    """The keys of the node but those of nets, from the keys that were found and the tensors."""
+    """The keys of the node without those of nets, from the keys that were found and the tensors."""
     return {
         "@class": "Descriptor",
         "@version": version,
@@ -326,7 +326,7 @@ def _one_sel(sel: int | list[int]) -> list[int]:
 
 
 def _shared_nets(state: State, found: Tree, strips: bool, ntypes: int, trains: bool) -> Tree:
-    """The net of all types, and that of their embeddings where these are stripped."""
+    """The net for all types, and the net for type embeddings if these are stripped."""
     names = {"embeddings": "filter_layers", **({"embeddings_strip": "filter_layers_strip"} if strips else {})}
     return {
         key: embedding_collection(state.below(name), found, 0, ntypes, trains) for key, name in names.items()

@@ -9,7 +9,7 @@ from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io.torch.pickle_data import Tensor
 from mdops.io.torch.state import State, Tree
 
-# Options that later versions lack, each with its value without effect.
+# Options that later versions lack, and the value of each that has no effect.
 _GONE = {"attn_mask": False, "post_ln": True, "ffn": False, "head_num": 1, "activation": "tanh"}
 _TABLE = "type_embedding.embedding.weight"
 _NAMES = (
@@ -61,7 +61,7 @@ def _name_today(name: str) -> str:
 
 
 def _shape_today(name: str, tensor: Tensor) -> Tensor:
-    if name == _TABLE:  # the last row is for atoms that are not there, and zero
+    if name == _TABLE:  # the last row is for absent atoms, and zero
         return dataclasses.replace(tensor, shape=(tensor.shape[0] - 1, tensor.shape[1]))
     if name.endswith(".bias") and len(tensor.shape) == 2 and tensor.shape[0] == 1:
         return dataclasses.replace(tensor, shape=tensor.shape[1:], strides=tensor.strides[1:])

@@ -1,4 +1,4 @@
-"""From a PyTorch state dict to the trees of fittings."""
+"""Makes the trees of fittings from a PyTorch state dict."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ _OPTIONS: Tree = {
 _DEFAULTS: dict[str, Tree] = {
     "sezm_ener": {"resnet_dt": False, "activation_function": "silu", "precision": "float32"}
 }
-# From the definition, the tensors, how many numbers the nets give, and how many types there are.
+# Its arguments: the definition, the tensors, the number of outputs of the nets, and the number of types.
 Reader = Callable[[Tree, State, int, int], Tree]
 _READERS: dict[str, Reader] = {}
 
@@ -139,7 +139,7 @@ def _dipole(params: Tree, state: State, width: int, ntypes: int) -> Tree:
 @reads("polar")
 def _polar(params: Tree, state: State, width: int, ntypes: int) -> Tree:
     own = options_of(params, {"fit_diag": True, "shift_diag": True})
-    # Checkpoints keep neither array: they are what the definition says.
+    # Checkpoints have neither array: both follow from the definition.
     scale, constant = state.array("scale"), state.array("constant_matrix")
     if scale is None:
         given = params.get("scale")

@@ -1,8 +1,8 @@
-"""From a PyTorch state dict and the model's definition to the tree that DeePMD-kit would serialise it to.
+"""Makes the tree of a model, as DeePMD-kit would serialise it, from a PyTorch state dict and the model's definition.
 
 The definition (the `model` section of the training input) says what the parts are and which options they
-have; an option that is absent has the default of DeePMD-kit's PyTorch code. The weights' own shapes say the
-rest.
+have; an option that is absent has the default of DeePMD-kit's PyTorch code. The rest follows from the shapes of the
+weights.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def model_tree(params: Tree, state: State) -> Tree:
                 state if is_native(spin) else state.below("backbone_model"),
             )
         except ConfigError as error:
-            raise ModelFileError(f"the definition of the model does not fit: {error}") from None
+            raise ModelFileError(f"the definition of the model in it is wrong: {error}") from None
     kind = "zbl" if "use_srtab" in params else params.get("type", "standard")
     bridged = str(params.get("bridging_method") or "none").lower() != "none"
     if kind not in _BUILDERS or (bridged and kind not in DPA4ModelOptions.NAMES):
@@ -64,7 +64,7 @@ def _model(kind: str, version: int, state: State, type_map: list[str]) -> Tree:
     """The keys of every model's tree."""
     if "out_bias" in state.tensors or "out_std" in state.tensors:
         bias, std = state.required("out_bias"), state.required("out_std")
-    else:  # before DeePMD-kit 3.0 the fitting's bias was all
+    else:  # before DeePMD-kit 3.0 there was only the fitting's bias
         bias, std = np.zeros((1, len(type_map), 1)), np.ones((1, len(type_map), 1))
     return {**model_head(kind, version, type_map), "@variables": {"out_bias": bias, "out_std": std}}
 
@@ -82,8 +82,8 @@ def _standard(params: Tree, state: State, type_map: list[str]) -> Tree:
 def _pair_table(params: Tree, state: State, type_map: list[str]) -> Tree:
     """A table of pair energies; `params` has its `rcut` and `sel`.
 
-    A PyTorch file keeps the coefficients of the cubic splines alone, with all their bits. The table that they were made
-    from is their values at the knots; only that of the last knot is a sum, exact to rounding.
+    A PyTorch file only has the coefficients of the cubic splines, with all their bits. The table is the splines' values
+    at the knots: each is a coefficient, except for the last, which is a sum and exact to rounding.
     """
     info, splines = state.required("tab_info"), state.required("tab_data")
     options = options_of(params, {"rcut": ..., "sel": ...})
@@ -119,7 +119,7 @@ def _pair_table(params: Tree, state: State, type_map: list[str]) -> Tree:
 
 def _linear(params: Tree, state: State, type_map: list[str]) -> Tree:
     parts = params.get("models")
-    if not isinstance(parts, list) or params.get("shared_dict"):  # DeePMD-kit writes an empty one
+    if not isinstance(parts, list) or params.get("shared_dict"):  # DeePMD-kit writes an empty shared_dict
         raise UnsupportedModelError(
             "a linear model whose parts share weights cannot be read from a PyTorch file"
         )
@@ -160,7 +160,7 @@ def _zbl(params: Tree, state: State, type_map: list[str]) -> Tree:
 
 
 def _dpa4(params: Tree, state: State, type_map: list[str]) -> Tree:
-    """A descriptor dpa4 and a fitting, which may leave the widths of its layers to the descriptor's."""
+    """A descriptor dpa4 and a fitting. Widths of its layers that are 0 follow from the descriptor's."""
     descriptor = {"type": "dpa4", **mapping(params.get("descriptor", {}), "descriptor")}
     if "pair_exclude_types" in params:
         descriptor["exclude_types"] = params["pair_exclude_types"] or []

@@ -1,4 +1,4 @@
-"""From a PyTorch state dict to the trees of nets and of their collections."""
+"""Makes the trees of nets and of their collections from a PyTorch state dict."""
 
 from collections.abc import Callable
 

@@ -56,11 +56,11 @@ def read_torch(path: Path, head: str | None = None) -> ModelFile:
 
 
 def _compiled(archive: TorchArchive) -> ModelFile:
-    """A model with code, which is left alone; beside it DeePMD-kit's exportable backend writes the tree as text."""
+    """A compiled model. Its code is not read: DeePMD-kit's exportable backend also writes the tree as text."""
     if _TREE not in archive.members:
         raise ModelFileError(
-            "it is a compiled program, which has a model's weights without their names; load the file that it was made "
-            "of: of a DPA-4 that `dp --pt freeze` compiled, the checkpoint (.pt)"
+            "it is a compiled program, whose weights have no names, so it cannot be read; load the file that it was "
+            "made from: for a DPA-4 that `dp --pt freeze` compiled, the checkpoint (.pt)"
         )
     text = archive.read(_TREE)
     definition = archive.read(_SCRIPT) if _SCRIPT in archive.members else b"{}"
@@ -106,9 +106,9 @@ def _checkpoint(root: dict[str, Any]) -> tuple[Any, dict[str, Tensor], dict[str,
     """The definition and the tensors of a training checkpoint."""
     if str(root.get("format")).startswith("mdops training"):
         raise ModelFileError(
-            "it is a checkpoint of mdops' training, with more in it than a model: the model is model.safetensors in "
-            "that training's folder (of several models: in the folder of each), written with every checkpoint; `mdops "
-            "train ... --restart` goes on with the training"
+            "it is a checkpoint of mdops' training, not a model file. Load model.safetensors in the folder of the "
+            "training (for several models, in the folder of each), which is written with every checkpoint; `mdops "
+            "train ... --restart` continues the training"
         )
     state = mapping(root.get("model", root), "the checkpoint's 'model'")
     extra = state.get("_extra_state")

@@ -29,9 +29,9 @@ class MultiTaskConfig:
     Attributes:
         branches: the input of each model, as if it was trained alone.
         shared: groups of places with the same weights, by the keys of `shared_dict`.
-        odds: the odds of each branch in a step; None: by its number of systems.
-        epochs: how often each goes through its data; this determines the odds and steps.
-        aliases: other names of each.
+        odds: the relative probability that a step trains a branch; None: by its number of systems.
+        epochs: the number of epochs of each branch; they determine the odds and the number of steps.
+        aliases: other names of each branch.
     """
 
     branches: dict[str, Config]
@@ -63,7 +63,9 @@ def branch_trees(tree: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], di
         raise ConfigError("model.model_dict: has no models")
     strange = [name for name in given if not name or name.strip(".") == "" or "/" in name]
     if strange:
-        raise ConfigError(f"model.model_dict: {strange[0]!r} cannot name a folder, where files of a model go")
+        raise ConfigError(
+            f"model.model_dict: {strange[0]!r} cannot name a model, whose files go to a folder of its name"
+        )
     shared = _section(model, "shared_dict", "model.") if "shared_dict" in model else {}
     common = {name: value for name, value in model.items() if name not in ("model_dict", "shared_dict")}
     data = _section(training, "data_dict", "training.")
@@ -75,7 +77,7 @@ def branch_trees(tree: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], di
     rest = {name: value for name, value in tree.items() if name not in ("model", "training", "loss_dict")}
     whole = {name: value for name, value in training.items() if name not in _OF_BRANCHES}
     if training.get("num_epoch_dict"):
-        whole |= {"numb_epoch": 1}  # until those of each branch are known
+        whole |= {"numb_epoch": 1}  # replaced by the number of each branch
     trees, places = {}, dict[str, list[Place]]()
     for name, part in given.items():
         if name not in data:
@@ -94,7 +96,7 @@ def branch_trees(tree: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], di
 def _taken(
     part: Mapping[str, Any], name: str, shared: Mapping[str, Any], places: dict[str, list[Place]]
 ) -> dict[str, Any]:
-    """The section of a branch with its parts of `shared_dict`; notes their `places`."""
+    """The section of a branch with the parts of `shared_dict` that it names; adds these to `places`."""
 
     def of(key: str, place: str, where: Place | None) -> Any:
         own, _, level = key.partition(":")
@@ -131,7 +133,7 @@ def _section(tree: Mapping[str, Any], name: str, before: str = "") -> Mapping[st
 
 
 def numbers_of(tree: Mapping[str, Any], name: str, branches: list[str]) -> dict[str, float] | None:
-    """`model_prob` or `num_epoch_dict` of an input, a number for each branch; None without."""
+    """`model_prob` or `num_epoch_dict` of an input, a number for each branch; None if the input lacks it."""
     given = tree["training"].get(name)
     if not given:
         return None

@@ -28,9 +28,9 @@ def check(config: Config) -> None:
 
 
 def _require_energies(config: Config) -> None:
-    """Checks parts of blends, which are sums of energies, and models with charges."""
+    """Checks that the parts of a sum of models, and models with charges, predict energies."""
     if getattr(config.model, "modifier", None) and registry.outputs_of(config.model) != (ENERGY,):
-        raise ConfigError("model.modifier: adds the energy of charges, but this model has no energies")
+        raise ConfigError("model.modifier: adds the energy of charges, but this model predicts no energies")
     for i, part in enumerate(getattr(config.model, "models", [config.model])):
         fitting = getattr(part, "fitting_net", None)
         if fitting is None or registry.outputs_of(config.model) != (ENERGY,):
@@ -38,8 +38,8 @@ def _require_energies(config: Config) -> None:
         if registry.find("fitting", fitting.KIND).LOSS:
             place = "model" if part is config.model else f"model.models[{i}]"
             raise ConfigError(
-                f"{place}.fitting_net.type: {fitting.KIND!r} answers no energies, and a model of type "
-                f"{config.model.NAMES[0]!r} is one of energies"
+                f"{place}.fitting_net.type: {fitting.KIND!r} predicts no energies, which a model of type "
+                f"{config.model.NAMES[0]!r} needs"
             )
 
 
@@ -48,7 +48,7 @@ _PREFACTORS = {"E": "pref_e", "F": "pref_f", "S": "pref_v", "V": "pref_v"}
 
 
 def _check_full_validation(config: Config) -> None:
-    """Checks its metric, from here on in capitals, and its needs: validation data, and a loss on the metric."""
+    """Checks the metric, which it stores in capitals, and that there are validation data and a loss on the metric."""
     full, training = config.validating, config.training
     full.validation_metric = metric = full.validation_metric.strip().upper()
     if metric not in METRICS:
@@ -64,10 +64,10 @@ def _check_full_validation(config: Config) -> None:
     if training.validation_data is None:
         raise ConfigError("validating.full_validation: needs training.validation_data")
     if config.loss.KIND != "ener":
-        raise ConfigError(f"validating.full_validation: is of energies, and the loss is {config.loss.KIND!r}")
+        raise ConfigError(f"validating.full_validation: needs the loss 'ener', not {config.loss.KIND!r}")
     name = _PREFACTORS[metric[0]]
     for end in ("start", "limit"):
         if getattr(config.loss, f"{end}_{name}") == 0:
             raise ConfigError(
-                f"validating.validation_metric: is {metric!r}, which the loss is not of: loss.{end}_{name} is 0"
+                f"validating.validation_metric: is {metric!r}, which is not in the loss: loss.{end}_{name} is 0"
             )

@@ -5,13 +5,13 @@ from typing import Any
 
 from mdops.models import registry
 
-# For missing sections: one that is given has DeePMD-kit's defaults for its keys.
+# For missing sections. A section that is given has DeePMD-kit's defaults for its missing keys.
 LEARNING_RATE = {"type": "cosine", "start_lr": 5e-3, "stop_lr": 1e-6, "warmup_ratio": 0.01}
-# That rate needs a short memory of gradients, averages of the weights, and smooth embedding nets.
+# This learning rate needs a small adam_beta2, averages of the weights, and smooth embedding nets.
 OPTIMIZER = {"type": "Adam", "adam_beta2": 0.99}
 TRAINING: dict[str, Any] = {"enable_ema": True, "smoothing": 3e-3}
-# Only what follows from the total energy is trained: without virials, pressures are wrong. Programs divide the energy
-# among atoms by choice, and learning that makes total energies and forces worse.
+# The total energy and its derivatives are trained: without virials, pressures are wrong. Atomic energies are not: each
+# program divides the energy among the atoms in its own way, and training on it makes total energies and forces worse.
 LOSS = {
     "type": "ener",
     "start_pref_e": 0.02,
@@ -43,7 +43,7 @@ MODEL: dict[str, dict[str, Any]] = {
 
 
 def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A training input with mdops' sections for missing ones; those of a training go with `learning_rate`."""
+    """A training input with mdops' sections for missing ones; OPTIMIZER and TRAINING only without `learning_rate`."""
     result = dict(tree)
     model = tree.get("model", {})
     if isinstance(model, Mapping) and model.get("type", "standard") == "standard":
@@ -70,7 +70,7 @@ def _loss(model: Any) -> Mapping[str, Any]:
     return LOSS if kind is None or not kind.LOSS else kind.LOSS
 
 
-_LEFT_OUT = 10  # one frame of so many is for validation
+_LEFT_OUT = 10  # one of this many frames is for validation
 
 
 def data_input(
@@ -82,7 +82,7 @@ def data_input(
     cutoff: float | None = None,
     steps: int | None = None,
 ) -> dict[str, Any]:
-    """The training input from data alone, with mdops' own recipe for all else.
+    """A training input for data, with mdops' defaults for all else.
 
     Args:
         systems, elements: the data, and the type map.
@@ -104,7 +104,7 @@ def data_input(
 
 
 def _with_validation(training: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the frames that the training leaves out as validation data, unless it names other data."""
+    """The section with the left-out frames as validation data, unless it names other validation data."""
     data = training.get("training_data")
     if "validation_data" in training or not isinstance(data, Mapping) or not data.get("leave_out"):
         return training

@@ -1,4 +1,4 @@
-"""The part "frozen" of a linear model: a model of a file, which is not trained."""
+"""The part "frozen" of a linear model: a model from a file, which is not trained."""
 
 import os
 from dataclasses import dataclass
@@ -30,7 +30,8 @@ class FrozenOptions(ModelOptions):
     def check(self, place: str, type_map: Any) -> None:
         if place == "model":
             raise ConfigError(
-                f"{place}.type: 'frozen' is a part of a linear_ener model; --init-model begins with a model of a file"
+                f"{place}.type: 'frozen' can only be a part of a linear_ener model; to train the model of a file "
+                "further, use --init-model"
             )
 
     @property
@@ -40,7 +41,7 @@ class FrozenOptions(ModelOptions):
 
 @register
 class FrozenModel(AtomicModel):
-    """The options of a model of a file in an input. They make the model of the file."""
+    """A model file in a training input. Its options make the model of the file."""
 
     Options = FrozenOptions
 
@@ -56,7 +57,7 @@ class FrozenModel(AtomicModel):
     @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> Any:
         raise UnsupportedModelError(
-            "a part 'frozen' of a model file is not supported: it stands for another file"
+            "a model file with a part 'frozen' is not supported: that part is in another file"
         )
 
 

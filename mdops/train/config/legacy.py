@@ -1,4 +1,4 @@
-"""Inputs of earlier versions of DeePMD-kit: their keys are moved to where they stand now, as DeePMD-kit does it."""
+"""Inputs of earlier versions of DeePMD-kit: moves keys to their current places, as DeePMD-kit does."""
 
 import warnings
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ _OPTIMIZER = {name: name for name in ("adam_beta1", "adam_beta2", "weight_decay"
 
 
 def updated(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A training input in today's form; warns of what it moves, but for types of a fitting (`_with_types`).
+    """A training input in the current form. Warns of the keys that it moves, except types of a fitting (`_with_types`).
 
     DeePMD-kit 0 had all keys on one level (`mdops.train.config.version0`). DeePMD-kit 1 had the keys of `training_data`
-    in `training`, 3.0 those of the warm-up, and 3.1 those of the optimizer. Raises ConfigError for
-    a key that stands in both places, but for the optimizer's: the older place counts.
+    in `training`, 3.0 those of the warm-up, and 3.1 those of the optimizer. Raises ConfigError for a key in both
+    places, except for the optimizer's: there the older place counts.
     """
     tree = _with_types(updated0(tree) if is_version0(tree) else tree)
     training = tree.get("training")
@@ -40,7 +40,7 @@ def updated(tree: Mapping[str, Any]) -> Mapping[str, Any]:
         }
     elif found:
         warnings.warn(
-            f"training.{found[0]}: has no effect without a section learning_rate, where it stands now",
+            f"training.{found[0]}: has no effect without a section learning_rate, to which it belongs now",
             stacklevel=2,
         )
         training = {name: value for name, value in training.items() if name not in found}
@@ -51,8 +51,8 @@ def updated(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_types(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With `atom_exclude_types` for `sel_type` of a fitting of dipoles or polarizabilities, which DeePMD-kit's
-    TensorFlow code has: the types that have answers."""
+    """The input with `atom_exclude_types` instead of `sel_type` of a fitting of dipoles or polarizabilities: a key of
+    DeePMD-kit's TensorFlow code with the types that have results."""
     model = tree.get("model")
     fitting = model.get("fitting_net") if isinstance(model, Mapping) else None
     names = [name for name in _SELECTED if isinstance(fitting, Mapping) and name in fitting]
@@ -61,7 +61,7 @@ def _with_types(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     chosen, place = fitting[names[0]], f"model.fitting_net.{names[0]}"
     types = range(len(model["type_map"])) if isinstance(model.get("type_map"), list) else None
     if types is None:
-        raise ConfigError(f"{place}: needs model.type_map, whose types it is of")
+        raise ConfigError(f"{place}: needs model.type_map, because it selects types of it")
     if not isinstance(chosen, list) or not chosen or any(kind not in types for kind in chosen):
         raise ConfigError(f"{place}: is {chosen!r}, expected types, 0 .. {len(types) - 1}")
     silent = sorted({*(model.get("atom_exclude_types") or []), *(set(types) - set(chosen))})
@@ -70,7 +70,7 @@ def _with_types(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _taken(training: dict[str, Any], names: Mapping[str, str], place: str) -> dict[str, Any]:
-    """What `training` has of these keys, which it then lacks, by their names of today."""
+    """Removes these keys from `training`, with a warning. Returns their values by their current names."""
     found = {new: training.pop(old) for old, new in names.items() if old in training}
     shown = ", ".join(old for old, new in names.items() if new in found)
     warnings.warn(

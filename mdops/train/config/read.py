@@ -21,7 +21,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     """The training input of one model in a JSON file. Raises ConfigError, naming the file and the place."""
     found = read_input(path)
     if isinstance(found, MultiTaskConfig):
-        raise ConfigError(f"{path}: is of {len(found.branches)} models, which `read_input` reads")
+        raise ConfigError(f"{path}: has {len(found.branches)} models; use `read_input`, which reads several")
     return found
 
 
@@ -36,8 +36,8 @@ def read_input(path: str | os.PathLike[str]) -> Config | MultiTaskConfig:
 
 
 def parse_config(tree: Mapping[str, Any]) -> Config:
-    """The training input of one model, of a tree of JSON, with mdops' own sections (`mdops.train.config.defaults`)
-    where it has none, and with the types of the data where it names none.
+    """The training input of one model, from parsed JSON. Missing sections are mdops' own
+    (`mdops.train.config.defaults`), and a missing type map has the types of the data.
 
     Raises ConfigError, which names the path of the wrong key.
     """
@@ -54,7 +54,7 @@ def parse_config(tree: Mapping[str, Any]) -> Config:
 
 
 def parse_input(tree: Mapping[str, Any]) -> Config | MultiTaskConfig:
-    """As `read_input`, of a tree of JSON."""
+    """As `read_input`, from parsed JSON."""
     if not isinstance(tree, Mapping) or not has_branches(tree):
         return parse_config(tree)
     trees, places = branch_trees(tree)
@@ -68,7 +68,7 @@ def parse_input(tree: Mapping[str, Any]) -> Config | MultiTaskConfig:
         try:
             branches[name] = parse_config(own)
         except ConfigError as error:
-            raise ConfigError(f"of the model {name}: {error}") from None
+            raise ConfigError(f"in the model {name}: {error}") from None
     return MultiTaskConfig(branches, places, odds, epochs, aliases)
 
 

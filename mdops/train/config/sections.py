@@ -1,5 +1,5 @@
-"""The training input: DeePMD-kit's input.json. The section `model` is the options of a kind (mdops.models), with those
-of its parts in it; the section `loss` those of a loss (mdops.train.loss)."""
+"""The training input: DeePMD-kit's input.json. The section `model` has the options of a kind of model and of its parts
+(mdops.models), the section `loss` those of a loss (mdops.train.loss)."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ from mdops.train.config import frozen  # noqa: F401  (registers its kind)
 
 @dataclass
 class LearningRateConfig:
-    # Processes share a batch here: nothing scales with their number.
+    # The processes share one batch, so the learning rate does not scale with their number.
     IGNORED: ClassVar[tuple[str, ...]] = ("scale_by_worker",)
 
     type: str = key("exp", "schedule of the learning rate", choices=("exp", "cosine", "wsd"))
@@ -43,7 +43,7 @@ class LearningRateConfig:
 
 @dataclass
 class OptimizerConfig:
-    IGNORED: ClassVar[tuple[str, ...]] = ("flash_muon",)  # how it is computed, not what
+    IGNORED: ClassVar[tuple[str, ...]] = ("flash_muon",)  # affects the speed, not the result
 
     type: str = key("Adam", "the optimizer", choices=("Adam", "AdamW", "HybridMuon"))
     adam_beta1: float = key(0.9, "decay of the mean of gradients", low=0, below=1)
@@ -146,9 +146,9 @@ class ValidationConfig(DataConfig):
 @dataclass
 class TrainingConfig:
     IGNORED: ClassVar[tuple[str, ...]] = (
-        *("disp_training", "time_training", "profiling_file"),  # what is shown; the file of `profiling`
-        "stat_file_mode",  # of `stat_file`
-        *("zero_stage", "neighbor_graph_method", "enable_compile"),  # how it is computed, not what
+        *("disp_training", "time_training", "profiling_file"),  # printed output; the file of `profiling`
+        "stat_file_mode",  # an option of `stat_file`
+        *("zero_stage", "neighbor_graph_method", "enable_compile"),  # affect the speed, not the result
     )
     UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {
         "acc_freq": (1,),
@@ -218,7 +218,7 @@ class TrainingConfig:
 
 @dataclass(kw_only=True)
 class ValidatingConfig:
-    IGNORED: ClassVar[tuple[str, ...]] = ("compiled_infer", "amp_infer")  # speed; of DPA4 alone
+    IGNORED: ClassVar[tuple[str, ...]] = ("compiled_infer", "amp_infer")  # affect only the speed of DPA4
     UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"tf32_infer": (False,)}
 
     full_validation: bool = key(False, "validate the weights on all validation data, and keep the best")

@@ -1,4 +1,4 @@
-"""The types of an input without type map: those of its data."""
+"""Gives an input without a type map the types of its data."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,11 +8,11 @@ from mdops.errors import ConfigError, InputError
 
 
 def with_type_map(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A training input with `model.type_map`: where it has none, that of its parts, or what the data has.
+    """A training input with `model.type_map`. If it has none, it gets that of its parts, or else the types of the data.
 
-    Types of systems without type_map.raw are their numbers, "0", "1", ..., at least as many as `sel` has places for.
+    Types of systems without type_map.raw are named "0", "1", ...; there are at least as many as numbers in `sel`.
 
-    Raises ConfigError where the data does not tell.
+    Raises ConfigError if the data does not tell the types.
     """
     model = tree.get("model")
     if not isinstance(model, Mapping) or model.get("type_map") is not None:

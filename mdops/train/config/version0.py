@@ -6,7 +6,7 @@ from typing import Any
 
 from mdops.errors import ConfigError
 
-# Today's names of the keys, by their sections.
+# The current names of the keys, by section.
 _DESCRIPTOR = {
     "sel_a": "sel", "rcut": "rcut", "rcut_smth": "rcut_smth", "filter_neuron": "neuron",
     "axis_neuron": "axis_neuron", "n_axis_neuron": "axis_neuron", "seed": "seed", "filter_resnet_dt": "resnet_dt",
@@ -32,12 +32,12 @@ _IGNORED = ("use_smooth", "with_distrib", "type_map", "sel_r", "axis_rule", "res
 
 
 def is_version0(tree: Mapping[str, Any]) -> bool:
-    """Whether an input is one of these."""
+    """Whether this is an input of DeePMD-kit 0."""
     return "model" not in tree and "training" not in tree and "sel_a" in tree
 
 
 def updated0(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """In today's form; warns that it is old.
+    """The input in the current form; warns that it is old.
 
     Raises ConfigError for keys that it does not know.
     """
