@@ -175,11 +175,11 @@ def test_info_on_models_of_all_sorts(case, name, begins, capsys):
         ),
         (
             ["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--plot", "x.foo"],
-            "the suffix '.foo' is none of a picture; ",
+            "the suffix '.foo' is not that of a picture, such as ",
         ),
         (
             ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--plot", "x"],
-            "the suffix '' is none of a picture",
+            "the suffix '' is not that of a picture",
         ),
         (
             ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--factor", "nan"],

@@ -67,9 +67,7 @@ def test_charges_under_other_names_are_refused(answers):
     for name, default in (("charge", -2), ("spin", 3)):
         atoms.info = {name: 1}
         for call in calls:
-            words = (
-                rf"info\['charge_spin'\] = .* has '{name}' = 1 in place of it, where .* default is {default}:"
-            )
+            words = rf"info\['charge_spin'\] = .* has only '{name}' = 1, and .* default is {default}:"
             with pytest.raises(InputError, match=words):
                 call(atoms)
     atoms.info = {"charge": -2, "multiplicity": 3.0}  # which the default says, too
