@@ -539,7 +539,7 @@ class TestDoctor:
         assert done.returncode == 1
         assert "problem  library" in done.stdout and "undefined symbol: xyz" in done.stdout
         assert "-> build mdops again, in a clone of mdops: `make build`" in done.stdout
-        assert "1 problem to mend" in done.stdout
+        assert "1 problem to fix" in done.stdout
         assert "Traceback" not in done.stderr
 
     def test_advice_names_no_package_that_is_not_published(self, monkeypatch, capsys):
