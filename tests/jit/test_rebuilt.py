@@ -151,7 +151,7 @@ def test_without_a_compiler_the_prebuilt_kernels_go_on_with_one_warning(tmp_path
     model = small_model()
     expected = answers(model)
     with pytest.warns(
-        UserWarning, match=r"no C\+\+ compiler on this machine: install g\+\+.* The prebuilt kernels go on"
+        UserWarning, match=r"no C\+\+ compiler on this machine: install g\+\+.* The prebuilt kernels are used"
     ):
         assert kernels.build(model) is None
     with warnings.catch_warnings():
