@@ -73,7 +73,7 @@ def load(
         raise InputError(f"head is {head!r}, expected a name")
     if r_min is not None and not COINCIDENT <= r_min < math.inf:
         raise InputError(
-            f"r_min is {r_min} A, expected {COINCIDENT:g} A or more: closer atoms are at the same place"
+            f"r_min is {r_min} A, expected a distance of {COINCIDENT:g} A or more: closer atoms are at the same place"
         )
     place = check_device(device)
     file = read_model(path, head)

@@ -6,7 +6,7 @@
 #include "attention_moments/gpu_loops.cu"
 #include "fibers.h"
 
-// A call of one of the three ops; scripts/emulate_attention.py fills it. Pointers of absent arguments are null.
+// A call of one of the three ops, filled by scripts/emulate_attention.py. Pointers of absent arguments are null.
 struct Call {
   void *q, *k, *v, *bias, *gate, *switches, *absent, *offsets, *plan, *out, *logsumexp, *grad_out;
   void *grad_q, *grad_k, *grad_v, *grad_bias, *grad_gate, *grad_switch, *grad_grad_out;

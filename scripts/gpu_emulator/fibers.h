@@ -1,6 +1,6 @@
 // The emulated GPU: one block of threads at a time, each thread a fiber. Only one source of a program may
-// include this. A deadlock, and use of shared memory beyond the size of a launch, end the process with a message.
-// Other mistakes show in results: shared memory is NaN at first.
+// include this. A deadlock, and use of shared memory beyond the size of a launch, end the process with a
+// message. Other mistakes show in results: shared memory is NaN at first.
 #pragma once
 
 #include <ucontext.h>

@@ -1,5 +1,5 @@
-// Runs the GPU kernels of the ops on graphs on the host. scripts/emulate_graph.py calls them with the pointers
-// of their tensors, arguments first, and with their sizes.
+// Runs the GPU kernels of the ops on graphs on the host. scripts/emulate_graph.py calls them with the
+// pointers of their tensors, arguments first, and with their sizes.
 #include "common/gpu_sort.cu"
 #include "edge_convolution/gpu_kernels.h"
 #include "edge_rotation/gpu_rotation.h"

@@ -7,8 +7,8 @@ namespace mdops {
 
 constexpr int kGroupThreads = 128, kGroupWarps = 4;
 
-// Products of warpgroups: each thread computes its own numbers. A matrix is its address in shared memory and the
-// bytes of a row.
+// Products of warpgroups: each thread computes its own numbers. A matrix is its address in shared memory and
+// the bytes of a row.
 template <int RowBytes>
 uint64_t matrix_of_rows(const char* shared, int block_bytes = 0) {
   return static_cast<uint64_t>(block_bytes / 16) << 48 | static_cast<uint64_t>(RowBytes) << 32 |
