@@ -123,7 +123,7 @@ def load_charges(
     path = next((place for place in (name, folder / name.name) if place.exists()), None)
     if path is None:
         raise ModelFileError(
-            f"{name}: the dipole model of the modifier dipole_charge is neither at this path nor in {folder.absolute()}"
+            f"{name}: the dipole model of a modifier dipole_charge is neither at this path nor in {folder.absolute()}"
         )
     widths = {key: section[key] for key in ("ewald_h", "ewald_beta") if section.get(key) is not None}
     model = load(path, device=device, dtype="float64", modifier=False, spline=spline)

@@ -125,7 +125,7 @@ def test_data_with_charges_under_other_names_is_refused(answers, tmp_path):
             evaluate(potential, data)
             Trainer(config, tmp_path / "taken", device="cpu")
             continue
-        words = r"frames.extxyz, frame 1: .*'charge' = 0 in place of it, .* is -2:"
+        words = r"frames.extxyz, frame 1: .*has only 'charge' = 0, .* is -2:"
         with pytest.raises(DataError, match=words):
             evaluate(potential, data)
         with pytest.raises(DataError, match=words):
