@@ -1,9 +1,10 @@
-"""What a training on energies of atoms does to total energies and forces: crystals of Cu and Al, labelled by ASE's EMT.
+"""The effect of training on atoms' energies on total energies and forces: crystals of Cu and Al, labelled by ASE's EMT.
 
     python benchmarks/atom_energies.py [--steps 2000] [--seeds 3] [--json FILE]
 
-EMT gives each atom an energy. Every seed trains twice on the same 60 frames by mdops' defaults (one thread), without
-and with `start_pref_ae` and `limit_pref_ae` as the total energy has them; errors are of 20 other frames, RMSE.
+EMT gives each atom an energy. Every seed trains twice on the same 60 frames with mdops' defaults (one thread): without
+and with atoms' energies, whose `start_pref_ae` and `limit_pref_ae` are the total energy's. Errors are RMSE of 20 other
+frames.
 """
 
 import argparse

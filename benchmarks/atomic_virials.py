@@ -1,9 +1,9 @@
-"""What atomic virials cost: the step with them beside the step without, in turn in one process.
+"""The cost of atomic virials: steps with and without them, in turn in one process.
 
 python benchmarks/atomic_virials.py [MODEL] [--atoms 192 1536] [--device cpu] [--dtype float32] [--out FILE]
 
-Without a MODEL: the standard net for water. On a GPU replays of CUDA graphs. The ratio is the median over the rounds of
-that of neighbours in time.
+Without a MODEL: the standard net for water. On a GPU, replays of CUDA graphs. The ratio is the median over rounds of
+the ratios of consecutive measurements.
 """
 
 import argparse

@@ -1,16 +1,16 @@
-"""Attention on the CPU: sequences of many lengths against padded attention, and DPA-1 against its bare products.
+"""Attention on the CPU: sequences of many lengths against padded attention, and DPA-1 against its matrix products.
 
     python benchmarks/attention.py [--model water_dpa1/model.dp] [--atoms 192 1536] [--deepmd PYTHON] [--out FILE]
 
-All figures of a line are from one process, in turn, as medians. On a machine that others use, too, threads that
-wait for each other say nothing: `--threads 1 --cpu-time` counts the processor's time of one core.
+All numbers in a line are medians from one process, which takes the variants in turn. If other programs use the machine,
+times of several threads are meaningless; `--threads 1 --cpu-time` gives the processor time of one thread.
 
-`sequences`: lengths uniform in 16 to 200, forward, and forward with backward, ms; `padded` is
-scaled_dot_product_attention of tensors that are padded beforehand. `bare` of a line: its products alone, by torch.mm, a
-sequence at a time. `dpa1`: energy and forces of a box of atoms, us an atom, of the model as it is and with smooth
-attention; its `bare` products are those of the layers (to q, k and v, q.k, p v, back, and all gradients by inputs) for
-the neighbours that there are; `training` is a step with a loss on energy and forces. With --deepmd, a Python that
-has DeePMD-kit evaluates the same boxes in the same turns.
+`sequences`: lengths uniform in 16 to 200, forward, and forward with backward, ms. `padded` is
+scaled_dot_product_attention of tensors padded beforehand. `bare` is only the products, with torch.mm, one sequence at a
+time. `dpa1`: energy and forces of a box of atoms, us per atom, for the model as it is and with smooth attention. Its
+`bare` products are those of the layers (to q, k and v, q.k, p v, back, and all gradients by inputs) for the actual
+neighbours. `training` is a step with a loss on energy and forces. With --deepmd, a Python with DeePMD-kit evaluates the
+same boxes in the same turns.
 """
 
 import argparse
@@ -46,11 +46,11 @@ for line in sys.stdin:
     model.eval(box["positions"][None], box["cell"][None], box["types"])
     print(getattr(time, sys.argv[2])() - start, flush=True)
 """
-CLOCK = "perf_counter"  # of the module time
+CLOCK = "perf_counter"  # a function of the module time
 
 
 def medians(runs: dict[str, Callable[[], float | None]], rounds: int) -> dict[str, float]:
-    """Seconds of each, after a round that is not counted; those that a run returns are its own."""
+    """Median time of each, s, after a round that is not counted. If a run returns a time, that is used."""
     found: dict[str, list[float]] = {name: [] for name in runs}
     for turn, (name, run) in itertools.product(range(rounds + 1), runs.items()):
         start = getattr(time, CLOCK)()
@@ -108,7 +108,7 @@ def sequences(heads: int, width: int, count: int, dtype: torch.dtype, rounds: in
 
 
 def bare_layers(counts: torch.Tensor, features: int, width: int, layers: int) -> Callable[[], None]:
-    """The products of energy and forces through the attention layers, in runs of atoms as they would be by hand."""
+    """The products for energy and forces in the attention layers, in runs of atoms, as in hand-written code."""
     runs = [c.tolist() for c in counts.split(64)]
     most = max(sum(c) for c in runs)
     g, q, o = (torch.randn(most, n) for n in (features, 3 * width, width))
@@ -141,7 +141,7 @@ def bare_layers(counts: torch.Tensor, features: int, width: int, layers: int) ->
 
 
 class Peer:
-    """DeePMD-kit in a process of its own, on the same number of threads; it evaluates when it is told."""
+    """DeePMD-kit in its own process, with the same number of threads; it evaluates on request."""
 
     def __init__(self, python: str, model: Path, folder: Path) -> None:
         script, frozen = folder / "peer.py", folder / f"{model.stem}.pth"

@@ -1,4 +1,4 @@
-"""A training step of DPA-1 with two layers of attention on a GPU: its time by the clock, and its kernels.
+"""A training step of DPA-1 with two layers of attention on a GPU: its wall time, and its kernels.
 
     python benchmarks/attention_step.py --train DIR [DIR ...] --validate DIR [--json FILE]
 
@@ -17,11 +17,11 @@ from machine import machine
 
 from mdops.train.loop.trainer import Trainer
 
-_STEPS = 4  # that are profiled
+_STEPS = 4  # number of profiled steps
 
 
 def kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Of a step, as `kernels_of` gives them."""
+    """The kernels of a step, from `kernels_of`."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(configured(arguments, 10**6), folder, device=arguments.device)
         for _ in range(5):

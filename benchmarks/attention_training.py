@@ -1,16 +1,16 @@
-"""A DPA-1 with two layers of attention, trained on water in pieces of some time each, for machines lent for minutes.
+"""Trains a DPA-1 with two layers of attention on water, in pieces of limited time, for machines available for minutes.
 
     python benchmarks/attention_training.py FOLDER --train ../shared/data/water/data_0 ../shared/data/water/data_1
         ../shared/data/water/data_2 --validate ../shared/data/water/data_3 --total 600 --seconds 75
         [--device cuda] [--rate 0.002] [--batch 1] [--json FILE]
 
 The descriptor has the sizes of DeePMD-kit's example for water (25-50-100, axis 16, two layers of width 128, 138 places
-within 6 A), with the smooth form of attention, which NVE needs; the fitting net 240-240-240; float32; the rest is what
-mdops trains with by default. Each call goes on from FOLDER's checkpoint for --seconds, reading of data and capture of
-graphs counted, and writes the next; clock.json there has the pieces. The learning rate ends where all pieces together
-have taken --total: from the speed so far it is planned anew at each call (in the first, some steps are timed before
-its clock begins). A piece that ends the training is told by `finished`. The last line is of all validation frames and
-the model as saved, FOLDER/model.safetensors; benchmarks/energy_conservation.py then takes that.
+within 6 A) and the smooth form of attention, which NVE needs. The fitting net is 240-240-240; float32; everything else
+is mdops' default. Each call continues from FOLDER's checkpoint for --seconds, including reading of data and capture of
+graphs, and writes the next checkpoint; clock.json in FOLDER lists the pieces. The learning rate reaches its end when
+all pieces together have taken --total: each call plans the number of steps again from the speed so far (the first call
+times some steps before its clock starts). `finished` marks the piece that ends the training. The last line has the
+errors of all validation frames and of the saved model, FOLDER/model.safetensors, for benchmarks/energy_conservation.py.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from mdops.train.loop.checkpoint import checkpoints
 from mdops.train.loop.trainer import Trainer
 from mdops.train.report.learning_curve import Report
 
-TIMED, SPARE = 60, 0.96  # steps that are timed, and the share of the time that they are planned for
+TIMED, SPARE = 60, 0.96  # timed steps, and the share of the time that is planned for steps
 DESCRIPTOR = {
     "type": "se_atten",
     "rcut": 6.0,
@@ -51,7 +51,7 @@ DESCRIPTOR = {
 
 
 class TimeIsUp(Exception):
-    """The piece ends here, and its checkpoint is written."""
+    """The piece must end and write its checkpoint."""
 
 
 def configured(arguments: argparse.Namespace, steps: int) -> Config:
@@ -60,7 +60,7 @@ def configured(arguments: argparse.Namespace, steps: int) -> Config:
         "validation_data": {"systems": arguments.validate, "batch_size": 16},
         "numb_steps": steps,
         "disp_freq": 200,
-        "save_freq": 10**9,  # at the end of each piece alone
+        "save_freq": 10**9,  # only at the end of each piece
         "seed": 1,
     }
     model = {"type_map": ["O", "H"], "descriptor": DESCRIPTOR, "fitting_net": {"neuron": [240, 240, 240]}}
@@ -70,7 +70,7 @@ def configured(arguments: argparse.Namespace, steps: int) -> Config:
 
 
 def seconds_a_step(arguments: argparse.Namespace) -> float:
-    """Of steps like those of the training, by the clock, after some that are not timed."""
+    """Wall time of a step, from steps like those of the training, after some untimed steps."""
     with tempfile.TemporaryDirectory() as folder:
         trial = Trainer(configured(arguments, 10**6), folder, device=arguments.device)
         for _ in range(arguments.timed // 3):
@@ -85,7 +85,7 @@ def seconds_a_step(arguments: argparse.Namespace) -> float:
 def piece(
     arguments: argparse.Namespace, steps: int, start: float
 ) -> tuple[Trainer, list[dict[str, float]], dict[str, Any]]:
-    """Trains until the time is up, or to the end; the lines of its learning curve, and what it was."""
+    """Trains until the time is up, or to the end. Returns lines of its learning curve, and a description."""
     curve: list[dict[str, float]] = []
 
     def line(report: Report) -> None:
@@ -95,7 +95,7 @@ def piece(
         if step % 20:
             return
         if arguments.device != "cpu":
-            torch.cuda.synchronize()  # steps of graphs are ahead of the clock
+            torch.cuda.synchronize()  # graphs are launched ahead of the clock
         if time.perf_counter() - start > arguments.seconds:
             raise TimeIsUp
 

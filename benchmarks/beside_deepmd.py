@@ -1,4 +1,4 @@
-"""DeePMD-kit in a process of its own, which evaluates a model by its PyTorch backend when told to."""
+"""DeePMD-kit in its own process, which evaluates a model with its PyTorch backend on request."""
 
 import contextlib
 import subprocess
@@ -13,9 +13,9 @@ from mdops import Potential
 from mdops.ops import unpack_images
 from mdops.system import from_atoms
 
-# Says when it is loaded, waits for a line, warms up and says that it is ready. Then it reads lines: how (whole, step or
-# first: to load it and to evaluate the first box, as it was done), and the number of a box; or a number of threads.
-# Answers with the milliseconds of that call.
+# Prints when it is loaded, waits for a line, warms up and prints that it is ready. Then each line is a kind of call
+# (whole, step, or first: load the file and evaluate the first box, as at the start) and the number of a box; or a
+# number of threads. It answers with the milliseconds of the call.
 CHILD = """
 import os, sys, time, numpy as np, torch
 from deepmd.dpmodel.utils.serialization import load_dp_model
@@ -89,8 +89,8 @@ for line in sys.stdin:
 
 
 class DeePMDKit:
-    """A process that evaluates a model of which the folder keeps the file; a call is timed by the clock that `time` has
-    by that name. `warm_up` comes before the first call. Raises RuntimeError with the reason if it has no answer."""
+    """A process that evaluates the model of a file in the folder. Calls are timed by the function of `time` with the
+    given name. `warm_up` precedes the first call. Raises RuntimeError with the reason if there is no answer."""
 
     def __init__(
         self, python: str, potential: Potential, boxes: list[Atoms], folder: Path, clock: str = "perf_counter"
@@ -109,7 +109,7 @@ class DeePMDKit:
             self._process = subprocess.Popen(command, text=True, **pipes)
 
     def wait(self) -> None:
-        """Until it is loaded: several load at once."""
+        """Waits until it is loaded; several processes can load at once."""
         assert self._line() == "loaded"
 
     def warm_up(self) -> None:
@@ -117,7 +117,7 @@ class DeePMDKit:
         assert self._line() == "ready"
 
     def _tell(self, line: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # then it has no answer
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, and gives no answer
             assert self._process.stdin is not None
             print(line, file=self._process.stdin, flush=True)
 
@@ -129,14 +129,14 @@ class DeePMDKit:
         raise RuntimeError(f"DeePMD-kit ended: {_last_line(self._log.read_text())}")
 
     def milliseconds(self, how: str, box: int = 0) -> float:
-        """Of a "whole" call, which makes its list in PyTorch, of a "step" with the list given, as LAMMPS does, or of
-        the "first" whole call of the first box, with the loading of the file; NaN if it did not run."""
+        """The time of a "whole" call, which makes its list in PyTorch; of a "step" with a given list, as in LAMMPS; or
+        of the "first" whole call of the first box, with the loading of the file. NaN if it did not run."""
         self._tell(f"{how} {box}")
         answer = self._line()
         return float("nan") if answer == "none" else float(answer)
 
     def use_threads(self, count: int) -> None:
-        """From the next call on."""
+        """Sets the number of threads of later calls."""
         self._tell(f"threads {count}")
         self._line()
 
@@ -155,8 +155,8 @@ class DeePMDKit:
 
 
 def _case(potential: Potential, box: Atoms) -> dict[str, np.ndarray]:
-    """A box, and its list as DeePMD-kit takes one: atoms with those of their images that are neighbours behind them, of
-    each the atom that it is of, and rows of neighbours, -1 where there is none."""
+    """A box, and its list in DeePMD-kit's form: atoms followed by their images that are neighbours, for each the index
+    of its atom, and rows of neighbours, with -1 for none."""
     system = from_atoms([box], potential.type_map)
     found = potential.neighbor_list(system)
     neighbors, images = (x.numpy().astype(np.int64) for x in found[:2])

@@ -37,7 +37,7 @@ def main() -> None:
         path = Path(folder, "model.safetensors")
         mdops.load(args.model, dtype="float64", spline=False).save(path, core=[args.dtype])
         core = Model(path, args.dtype, overflow=EXTEND, threads=torch.get_num_threads())
-    # Every atom with its images in the list's own order, so that both have the same work.
+    # Every atom with its images in the list's own order, so that both do the same work.
     positions, types, rows = ghosts_of(system, near)
     neighbors = List(types, len(atoms), rows, len(potential.type_map))
     cell, pbc = atoms.cell.array, atoms.pbc.astype(np.int32)

@@ -1,5 +1,5 @@
-"""A step of the C core on a GPU beside that of the op in PyTorch, in turn in one run: ms and their ratio. The
-core's has the host's part in it: positions there and forces back, unless they are in the GPU's memory. Both have a list
+"""A step of the C core on a GPU beside that of the op in PyTorch, in turn in one run: ms and their ratio. The core's
+time includes copies of positions to the GPU and of forces back, unless they are in the GPU's memory. Both have a list
 that reaches beyond the cutoff by a skin.
 
 python benchmarks/core_gpu.py [--model MODEL] [--structure water.xyz] [--repeat 8 8 8] [--json FILE]

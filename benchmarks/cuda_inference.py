@@ -1,16 +1,16 @@
-"""Time of the fused inference step on a GPU (`spline_potential`), kernel by kernel, beside its floors.
+"""Time of the fused inference step on a GPU (`spline_potential`), kernel by kernel, beside lower bounds (floors).
 
     python benchmarks/cuda_inference.py --model model.dp [--structure frame.extxyz | --system deepmd_folder]
                                         [--atoms 192 1536 12288 98304 1572864] [--check 192 5184]
                                         [--matmul tf32] [--json FILE] [--commit HASH]
 
-The structure, a periodic box, is repeated until there are as many atoms as asked for, and disturbed by 0.01 A. Its
-list of neighbours has the skin of a simulation, 1 A, and is not part of the time. Steps are replays of a CUDA graph;
-the time is the median of ten runs. `floor_ns` counts the matrix products alone, at the tensor cores' float16 rate,
-three products for one with --matmul float32; `step_bytes_per_atom` is the memory of a step. Last, 1,024 molecules of
-24 atoms in one batch against one system of as many atoms. --check compares systems of so many atoms with the float64
-step on the CPU.
-Without --structure and --system: an artificial box of water's density.
+The structure, a periodic box, is repeated until it has the requested number of atoms, with displacements of 0.01 A. Its
+neighbour list has the skin of a simulation, 1 A, and is not part of the time. Steps are replays of a CUDA graph;
+times are medians of ten runs. `floor_ns` is the time of the matrix products only, at the tensor cores' float16 rate,
+with three products for one if --matmul is float32. `step_bytes_per_atom` is the memory of a step. The last line
+compares 1,024 molecules of 24 atoms in one batch with one system of as many atoms. --check compares systems of these
+sizes with the float64 step on the CPU.
+Without --structure and --system: an artificial box with water's density.
 """
 
 import argparse
@@ -32,20 +32,20 @@ from mdops.potential import Matmul
 from mdops.system import System, from_atoms
 
 SKIN = 1.0  # A
-PRODUCTS = {"float32": 3, "tf32": 1}  # of float16 numbers, for one
-TENSOR_RATE = 989e12  # float16 operations a second of an H100 or H200, by its data sheet
+PRODUCTS = {"float32": 3, "tf32": 1}  # float16 products for one product
+TENSOR_RATE = 989e12  # float16 operations per second of an H100 or H200, from its data sheet
 MOLECULES, MOLECULE = 1024, 24
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """--model, and what `structure` takes."""
+    """Adds --model and the options for `structure`."""
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--structure", type=Path)
     parser.add_argument("--system", type=Path)
 
 
 def structure(elements: list[str], file: Path | None = None, folder: Path | None = None) -> Atoms:
-    """The first frame of a file that ASE reads, or of DeePMD-kit's data in a folder; or an artificial box."""
+    """The first frame of a file that ASE reads, or of DeePMD-kit's data in a folder; otherwise an artificial box."""
     if file is not None:
         frame = read(file)
         assert isinstance(frame, Atoms)
@@ -64,7 +64,7 @@ def structure(elements: list[str], file: Path | None = None, folder: Path | None
 
 
 def repeated(unit: Atoms, count: int) -> Atoms:
-    """At least `count` atoms: the shortest edges are repeated first."""
+    """The structure, repeated to at least `count` atoms; the shortest edges are repeated first."""
     times = np.ones(3, dtype=int)
     while len(unit) * times.prod() < count:
         times[np.argmin(times * unit.cell.lengths())] *= 2
@@ -127,7 +127,7 @@ def kernels(graph: torch.cuda.CUDAGraph) -> dict[str, float]:
 
 
 def matrix_operations(model: Potential) -> float:
-    """Of the fitting net's products, forward and backward, of one atom; D's equal entries counted once."""
+    """Operations of the fitting net's products, forward and backward, per atom; D's equal entries are counted once."""
     d, hidden = model.model.descriptor, [layer.outputs for layer in model.model.fitting.net(0).layers[:-1]]
     features = d.channels * d.axis_neuron - d.axis_neuron * (d.axis_neuron - 1) // 2
     widths = [features, *hidden]
@@ -182,7 +182,7 @@ def check(model: Potential, fused: Fused, path: Path, atoms: Atoms) -> dict[str,
 
 
 def molecules(unit: Atoms) -> list[Atoms]:
-    """Clusters of as many atoms: the first of the structure, in a large box of their own."""
+    """Clusters with the given number of atoms: the first ones of the structure, each in its own large box."""
     order = np.argsort(np.linalg.norm(unit.get_positions() - unit.get_positions()[0], axis=1))[:MOLECULE]
     cluster = unit[order]
     cluster.pbc = False

@@ -4,14 +4,14 @@
                                  [--atoms 192 12288 98304 1572864] [--ensemble nvt npt] [--thermostat langevin]
                                  [--skin 1.0] [--molecules 1024] [--matmul tf32] [--json FILE]
 
-Steps of 0.5 fs at 300 K, float32 with float64 positions. NPT changes the volume alone; it is at the pressure that the
-model has in the box, so that both ensembles have as many neighbours. A first run settles lists and graphs; then the
-clock on the wall runs over the steps, queueing and flags included. They are few, because not every model stays stable.
-`gpu_us` is the GPU's time of a step; the potential, the lists and the rest take their parts of it, told apart by the
-names of kernels; `repeats` counts blocks that were done again; `compute_ms` is the time of `Potential.compute`, most of
-which ASE's Atoms take on the CPU.
-Last, as many molecules as --molecules says (clusters of the 24 atoms of the structure that are nearest to one of them,
-whole waters where it is water) in one batch, each with a thermostat of its own, against one system of as many atoms.
+Steps of 0.5 fs at 300 K, float32 with float64 positions. NPT changes only the volume, at the pressure that the model
+has in the box, so that both ensembles have as many neighbours. A first run prepares lists and graphs; then the wall
+time of steps is measured, with queueing and flags. There are only a few steps, because not every model stays stable.
+`gpu_us` is the GPU's time of a step, also divided into the potential, the lists and the rest, by the names of kernels.
+`repeats` counts repeated blocks. `compute_ms` is the time of `Potential.compute`; ASE's Atoms take most of it, on the
+CPU.
+The last line compares --molecules molecules (clusters of the 24 atoms of the structure that are closest to one of them,
+whole molecules for water) in one batch, each with its own thermostat, with one system of as many atoms.
 Without --structure and --system: an artificial box.
 """
 
@@ -39,7 +39,7 @@ MOTION_KERNELS = ("first_half", "second_half", "start_cells", "finish_systems", 
 
 
 def molecules(unit: Atoms, count: int) -> list[Atoms]:
-    """Clusters of 24 atoms, cut out of the structure and displaced a little each."""
+    """Clusters of 24 atoms from the structure, each with small displacements."""
     elements = unit.get_chemical_symbols()
     water = sorted(set(elements)) == ["H", "O"]
     centre = elements.index("O") if water else 0
@@ -60,7 +60,7 @@ def molecules(unit: Atoms, count: int) -> list[Atoms]:
 
 
 def kernel_times(engine: Engine | BatchEngine, steps: int) -> dict[str, float]:
-    """Microseconds a step of each kernel."""
+    """Microseconds of each kernel per step."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         list(engine.run(steps))
         torch.cuda.synchronize()
@@ -79,7 +79,7 @@ def part_of(kernel: str) -> str:
 
 
 def compute_milliseconds(model: Potential, frames: list[Atoms]) -> float:
-    """Of `Potential.compute`, from ASE's Atoms to NumPy arrays: the best of three."""
+    """The time of `Potential.compute`, from ASE's Atoms to NumPy arrays: the best of three."""
     times = []
     for _ in range(4):
         start = time.perf_counter()
@@ -89,12 +89,12 @@ def compute_milliseconds(model: Potential, frames: list[Atoms]) -> float:
 
 
 def volume(engine: Engine | BatchEngine) -> float:
-    """A^3, of all cells; 0 without any."""
+    """The volume of all cells, A^3; 0 without cells."""
     return float(np.abs(np.linalg.det(engine.frame().cell)).sum())
 
 
 def pressure(model: Potential, atoms: Atoms, temperature: float) -> float:
-    """GPa, of the atoms where they are."""
+    """The pressure at the current positions, GPa."""
     thermal = len(atoms) * temperature * units.kB
     return float(thermal + np.trace(model.compute(atoms)["virial"][0]) / 3) / atoms.get_volume() / units.GPa
 

@@ -1,12 +1,12 @@
-"""Each op on a GPU beside its floor: the time to read every input and write every output once.
+"""Each op on a GPU beside its floor, the time to read every input and write every output once.
 
     python benchmarks/cuda_ops.py [--atoms 192 12288 98304] [--dtype float32] [--commit HASH] [--json FILE]
 
-The data are like water's at a cutoff of 6 A: 30 O and 60 H around each atom, distances as in a liquid, splines on 72
-intervals (77 functions). An op is captured 20 times in a CUDA graph; the median of the replays, by CUDA events, is
-divided by 20. The search for neighbours has a box and a cutoff of its own (`liquid`). "eager" is the time of a call
-from Python, with the tensors it allocates. The bandwidth that the floor is counted with is that of a copy of 1 GiB on
-the device, measured first. Small sizes stay in the chip's cache and may beat their floor.
+The data are similar to water's at a cutoff of 6 A: 30 O and 60 H around each atom, distances as in a liquid, splines
+with 72 intervals (77 functions). An op is captured 20 times in a CUDA graph; the median of the replays, from CUDA
+events, is divided by 20. The neighbour search has its own box and cutoff (`liquid`). "eager" is the time of a call
+from Python, with the allocation of tensors. The floor uses the bandwidth of a copy of 1 GiB on the device, which is
+measured first. Small sizes stay in the chip's cache and may be faster than their floor.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CALLS, REPLAYS = 20, 15
 
 
 def water(atoms: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """A pair list of that many atoms whose neighbours have near-by numbers, and what the ops need beside it."""
+    """A pair list of this many atoms whose neighbours have similar indices, and further arguments of the ops."""
     gen = torch.Generator(device="cuda").manual_seed(0)
     width = sum(COUNTS)
 
@@ -69,8 +69,8 @@ def water(atoms: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def liquid(atoms: int) -> tuple[Any, ...]:
-    """Arguments of a search in a periodic box of water's density (0.1 atoms/A^3) with a cutoff of 7 A: some 144
-    neighbours; the atoms in the order of boxes of 3.5 A, as the MD engine has them."""
+    """Arguments of a search in a periodic box of water's density (0.1 atoms/A^3) with a cutoff of 7 A: about 144
+    neighbours. The atoms are in the order of boxes of 3.5 A, as in the MD engine."""
     gen = torch.Generator(device="cuda").manual_seed(1)
     edge = (atoms / 0.1) ** (1 / 3)
     x = edge * torch.rand(atoms, 3, generator=gen, device="cuda", dtype=torch.float64)
@@ -90,7 +90,7 @@ def calls(p: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, tuple[Any
     rows, norm = (p["counts"], p["types"]), (p["mean"], p["std"], p["mask"])
     switch = (CUTOFF, SMOOTH, 0.0)
     knots = (*switch, S_MAX, 0.0)
-    # Of a time step, with a chain of three thermostats.
+    # Arguments of a time step, with a chain of three thermostats.
     x, v, one = p["positions"], p["atom_tangent"], torch.ones(1, dtype=torch.float64, device="cuda")
     step = (x + 1, v[:, 3:6].contiguous(), x[:, 0].abs().contiguous(), p["batch"])
     chains, scalars = (p["chain"], p["chain"], 3 * len(x) * one), (0.05, 0.03, 10.0)

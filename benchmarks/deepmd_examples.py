@@ -6,22 +6,22 @@
     python benchmarks/deepmd_examples.py PYTHON_WITH_DEEPMD --inputs examples/water --calculator [--threads 1 2]
         [--files MODEL.dp ...] [--names ...] [--rounds 9] [--json FILE]
 
-`--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes of descriptors and nets are those of its
-inputs, but for float32 and se_e3's cutoff and places, 6 A and (46, 92), which its input leaves to the data. Weights are
-random, with little curvature, so that an engine's atoms stay where a liquid's do; boxes have water's density.
-DeePMD-kit has the same model as .pth, not compressed: `step` is its model with the neighbour list given, as by LAMMPS,
-and `whole` is a call of `DeepPot`, which makes the list in PyTorch, from all pairs of atoms and images: that of
-a large box does not fit into a GPU. Of DPA-4, which it does not freeze as .pth, `whole` is a call of its module. Both
-answer with energy, forces and virial. Of mdops `step` has the list given, too, and `whole` makes it; on a GPU `step` is
-the kernels of one, in a CUDA graph, and `whole` an NVT step of the engine at 300 K, which keeps its list. Ways in turn,
-medians. Where others compute, too, `--clock process_time` counts the time of the processors, of all threads together;
-OMP_NUM_THREADS sets their number. `--options` has options of the descriptor in the place of the input's, each of these
-objects in a run of its own.
+`--inputs` is the folder `examples/water` of DeePMD-kit's repository. The sizes of descriptors and nets are those of its
+inputs, except for float32, and for the cutoff and places of se_e3, 6 A and (46, 92), which its input leaves to the
+data. Weights are random, with small curvature, so that atoms in the engine stay where a liquid's atoms do. Boxes have
+water's density. DeePMD-kit has the same model as .pth, not compressed: `step` is its model with a given neighbour list,
+as in LAMMPS, and `whole` is a call of `DeepPot`, which makes the list in PyTorch from all pairs of atoms and images
+(for a large box, this does not fit into a GPU). DPA-4 cannot be frozen as .pth, so its `whole` is a call of its module.
+Both return energy, forces and virial. For mdops, `step` has a given list, too, and `whole` makes it; on a GPU, `step`
+is the kernels of a step in a CUDA graph, and `whole` an NVT step of the engine at 300 K, which keeps its list. Variants
+are taken in turn, with medians. If other programs run, `--clock process_time` measures processor time, of all threads
+together; OMP_NUM_THREADS sets their number. `--options` has options of the descriptor that replace those of the input;
+each of these objects is a separate run.
 
-With `--calculator` a time is of a whole call of each for small dense cells, and a cluster of 12 atoms: of the ASE
-calculator of mdops, for positions that change a little, and of `DeepPot`, which is all that DeePMD-kit's calculator
-calls. Times are milliseconds a call, the least of the rounds, for other programs may run. `first` is to load the file
-and to evaluate 16 atoms. Models of `--files` are run in float64.
+With `--calculator`, times are of whole calls for small dense cells and a cluster of 12 atoms: of mdops' ASE
+calculator, for positions that change a little, and of `DeepPot`, which is all that DeePMD-kit's calculator
+calls. Times are milliseconds per call, the smallest of the rounds, because other programs may run. `first` loads the
+file and evaluates 16 atoms. Models of `--files` run in float64.
 """
 
 import argparse
@@ -91,13 +91,13 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 OTHERS = {
     "dpa4c": {"type": "dpa4c", "channels": 32, "lmax": 2, "precision": "float32"}
-}  # in the input's place: Mini
+}  # replaces the input's: Mini
 
 
 @torch.no_grad()
 def stir(model: torch.nn.Module) -> None:
-    """Small random numbers for matrices that new models begin with as zeros, such as those behind all messages of
-    DPA-4: there would be no forces."""
+    """Small random numbers for matrices that are zero in new models, such as those after all messages of DPA-4:
+    otherwise there would be no forces."""
     random = torch.Generator().manual_seed(1)
     for weight in model.parameters():
         if weight.dim() > 1 and not weight.any():
@@ -105,14 +105,14 @@ def stir(model: torch.nn.Module) -> None:
 
 
 def changed(tree: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """With these options; a section's, such as DPA-3's `repflow`, beside its others."""
+    """The tree with these options; those of a section, such as DPA-3's `repflow`, are added to its others."""
     sections = {key: changed(tree[key], one) for key, one in options.items() if isinstance(one, dict)}
     return tree | options | sections
 
 
 def model_of(name: str, folder: Path, **options: Any) -> Potential:
-    """With random weights, and the statistics of water; options: in the place of the input's, of the descriptor or, by
-    that name, of the section `fitting_net`."""
+    """A model with random weights and the statistics of water. Options replace those of the input's descriptor or,
+    under that name, of its section `fitting_net`."""
     file = folder / INPUTS[name]
     tree = json.loads(file.read_text())
     model = tree["model"]
@@ -158,7 +158,7 @@ def cpu_runs(potential: Potential, box: Atoms, clock: str) -> dict[str, Callable
 
 
 def small_cells(elements: list[str]) -> dict[str, Atoms]:
-    """Dense cells, the smallest of sides of a third of a cutoff, and a cluster."""
+    """Dense cells, the smallest with sides of a third of the cutoff, and a cluster."""
     found = {f"{n} atoms": sample_box(n, elements[:2]) for n in (16, 1, 8, 64)}
     found["cluster of 12"] = sample_box(12, elements[:2])
     found["cluster of 12"].pbc, found["cluster of 12"].cell = False, None
@@ -168,7 +168,7 @@ def small_cells(elements: list[str]) -> dict[str, Atoms]:
 def milliseconds_of_calls(
     potential: Potential, other: DeePMDKit, cells: list[Atoms], rounds: int, clock: str
 ) -> list[dict[str, float]]:
-    """Of each cell, of both programs."""
+    """Times of both programs for each cell."""
     random = np.random.default_rng(1)
     now = getattr(time, clock)
     found = []
@@ -185,7 +185,7 @@ def milliseconds_of_calls(
         ours, others = [], []
         for _ in range(
             rounds
-        ):  # the first call of each after one of the other finds its numbers in the caches
+        ):  # the first call after one of the other program finds the other's data in the caches
             ours.append(min([call() for _ in range(5)]))
             others.append(min([other.milliseconds("whole", number) for _ in range(3)]))
         found.append({"mdops": _rounded(min(ours)), "deepmd": _rounded(min(others))})
@@ -206,7 +206,7 @@ def first_call(file: Path, atoms: Atoms, dtype: torch.dtype, clock: str) -> floa
 def of_calculators(
     python: str, potential: Potential, file: Path | None, threads: list[int], rounds: int, clock: str
 ) -> dict[str, Any]:
-    """Of a model, and the file that it is of, if it is of one."""
+    """Times for a model, and for its file if it comes from one."""
     cells = small_cells(potential.type_map)
     results: dict[str, Any] = {"evaluator": potential.explain().partition(":")[0], "ms": {}}
     with tempfile.TemporaryDirectory() as folder:
@@ -233,7 +233,7 @@ def print_calls(name: str, row: dict[str, Any]) -> None:
 def microseconds(
     potential: Potential, boxes: list[Atoms], other: DeePMDKit | None, rounds: int, clock: str
 ) -> list[dict[str, float]]:
-    """An atom, of each box and way."""
+    """Time per atom, for each box and variant."""
     found = []
     for number, box in enumerate(boxes):
         gpu = potential.device.type == "cuda"
@@ -321,7 +321,7 @@ def main() -> None:
 
 
 def of_options(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The results of one model after the other."""
+    """Yields the results of one model after the other."""
     more = "".join(f", {name} {json.dumps(value)}" for name, value in options.items())
     models = {f"{name}{more}": model_of(name, args.inputs, **options) for name in args.names}
     boxes = [sample_box(n, ["O", "H"]) for n in args.atoms]
@@ -338,7 +338,7 @@ def of_options(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[di
         }
         for other in others.values():
             stack.callback(other.end)
-            with contextlib.suppress(RuntimeError):  # which is told below
+            with contextlib.suppress(RuntimeError):  # its reason is printed below
                 other.wait()
         for name, potential in models.items():
             given = potential.to(args.device), boxes, others[name], args.rounds, args.clock

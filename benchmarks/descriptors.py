@@ -4,24 +4,24 @@
     python benchmarks/descriptors.py --device cuda [--atoms 192 12288 98304] [--profile] [--deepmd PYTHON] [--json FILE]
                                      [--numbers-at-once N] [--layers]
 
-Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32: `concat` is DPA-1
-without attention, types beside the distance; `strip` with types in a net of their own whose product fades with the
-neighbours (se_atten_v2); `many` the first with 20 elements there of 47 that it knows; `radial` is se_e2_r; `attention`
-is the first with two layers of attention, smooth; `degrees` and `attention_degrees` are these two with moments to
-degree 3; `zbl` the first with a ZBL table, with the switch of DeePMD-kit's
-example for water, 0.9 to 1 A, and `zbl_near` with one that a quarter of the box's atoms are within; `hybrid` is
-`angular`, se_e2_a, and se_e2_r side by side, of that example: 6 A both, and one net; `attentive` is `angular` and
-`attention` side by side; `angles` is se_e3 of 2-4-8 at 6
-A, `angles_tebd` and `angles_strip` are se_e3_tebd of 2-4-8 at 4 A; and se_e2_a. Boxes have water's density. On the
-CPU a time is energy, forces and virial by a given list, each way in turn in one run, medians; PYTHON has DeePMD-kit,
-which gets the same model as .pth, with the list given (step) and making it in PyTorch (whole); --processor takes the
-time of the processors instead of the clock's, for busy machines, on one thread; --in-turn takes a step of each model
-after that of another, by the evaluators that are used, for their ratios. On a GPU a time is that of an NVT step
-of 0.5 fs at 300 K, lists included (of ZBL from rest: a gas at 300 K does not survive a switch as narrow), the median of
-five pieces of a run, and that of the step's kernels alone by a CUDA graph, if one can have them, of the box as it is;
-last, diamond with 158 neighbours an atom. Memory is the most that PyTorch had at a time. --numbers-at-once says how
-many numbers the largest tensor of attention has, and so how many atoms go at a time, and --layers that each layer of
-attention is an op of its own.
+Untrained models of the standard size (25-50-100, axis 16, fitting 240-240-240, 6 A), float32. `concat`: DPA-1
+without attention, types concatenated to the distance. `strip`: types in a separate net, whose product fades with
+distance (se_atten_v2). `many`: `concat` with 20 of the 47 elements that it knows. `radial`: se_e2_r. `attention`:
+`concat` with two layers of smooth attention. `degrees` and `attention_degrees`: `concat` and `attention` with moments
+to degree 3. `zbl`: `concat` with a ZBL table, with the switch of DeePMD-kit's example for water, 0.9 to 1 A.
+`zbl_near`: the same with a switch within which a quarter of the box's atoms are. `hybrid`: `angular`, se_e2_a, and
+se_e2_r side by side, from that example: both 6 A, and one net. `attentive`: `angular` and `attention` side by side.
+`angles`: se_e3 of 2-4-8 at 6 A. `angles_tebd` and `angles_strip`: se_e3_tebd of 2-4-8 at 4 A. And se_e2_a.
+Boxes have water's density.
+
+On the CPU, times are of energy, forces and virial with a given list, all variants in turn in one run, medians. PYTHON
+has DeePMD-kit, which gets the same model as .pth, with a given list (step) and making it in PyTorch (whole).
+--processor measures processor time instead of wall time, for busy machines, on one thread. --in-turn takes a step of
+each model after that of another, with the evaluators in use, for their ratios. On a GPU, times are of an NVT step of
+0.5 fs at 300 K with lists (of ZBL from rest: a gas at 300 K does not survive so narrow a switch), the median of five
+pieces of a run, and of the step's kernels in a CUDA graph, if possible, for the unchanged box; last, diamond with 158
+neighbours per atom. Memory is the maximum in PyTorch. --numbers-at-once sets how many numbers the largest tensor of
+attention has, and so how many atoms are computed at once. With --layers, each layer of attention is a separate op.
 """
 
 import argparse
@@ -78,7 +78,7 @@ RADIAL = {
 }  # fmt: skip
 ATTENTION = {**SIZES, "sel": 138, "attn_layer": 2, "attn": 128, "smooth_type_embedding": True}
 ANGULAR = {**RADIAL, "axis_neuron": 16, "type_one_side": True}
-# Those of DeePMD-kit's examples for water.
+# As in DeePMD-kit's examples for water.
 ANGLES = {**RADIAL, "neuron": [2, 4, 8]}
 TEBD = {**ANGLES, "rcut": 4.0, "sel": 60, "tebd_dim": 8}
 DESCRIPTORS: dict[str, dict[str, Any]] = {
@@ -98,12 +98,12 @@ DESCRIPTORS: dict[str, dict[str, Any]] = {
     "angles_tebd": {"type": "se_e3_tebd", **TEBD},
     "angles_strip": {"type": "se_e3_tebd", **TEBD, "tebd_input_mode": "strip"},
 }
-_PIECES = 5  # that an engine's run is timed in
+_PIECES = 5  # number of timed parts of a run of the engine
 SWITCHES = {"zbl": (0.9, 1.0), "zbl_near": (1.0, 1.62)}  # A
 
 
 def model_of(name: str, elements: list[str]) -> Potential:
-    """Random weights, with the statistics of water and little curvature, as trained nets have."""
+    """A model with random weights, the statistics of water, and small curvature, as trained nets have."""
     if name == "se_e2_a":
         return water_model(torch.float32)
     sections = {
@@ -126,7 +126,7 @@ def model_of(name: str, elements: list[str]) -> Potential:
 
 @torch.no_grad()
 def weaken(model: DescriptorFitting) -> None:
-    """Of random nets: energies with little curvature, as trained ones have."""
+    """Reduces the curvature of energies of random nets, to that of trained ones."""
     for net in model.fitting.nets.nets:
         if hasattr(net, "layers"):
             net.layers[-1].weight *= 0.01
@@ -152,12 +152,12 @@ def blended(net: DescriptorFitting, low: float, high: float) -> ZBLModel:
 
 
 def elements_of(name: str) -> tuple[list[str], list[str]]:
-    """Those that the model knows, and those that are there."""
+    """The elements that the model knows, and those in the box."""
     return (METALS, METALS[:THERE]) if name == "many" else (["O", "H"], ["O", "H"])
 
 
 def timed(run: Callable[[], Any], clock: str, calls: int) -> Callable[[], float]:
-    """Milliseconds of a call."""
+    """A function that returns the milliseconds of a call."""
     now = getattr(time, clock)
 
     def measured() -> float:
@@ -190,7 +190,7 @@ def on_cpu(
     def made(kind: Any) -> Any:
         if kind is not Autograd:
             return kind(potential)
-        exact = copy.deepcopy(potential)  # descriptors of angles have their splines themselves
+        exact = copy.deepcopy(potential)  # descriptors of angles make their splines themselves
         exact.angle_knots = [None for _ in exact.angle_knots]
         return kind(exact)
 
@@ -207,7 +207,7 @@ def on_cpu(
         if python is not None and name != "se_e2_a":
             other = stack.enter_context(DeePMDKit(python, potential, [box], folder, clock))
             runs |= {f"deepmd {how}": functools.partial(other.milliseconds, how) for how in ("step", "whole")}
-            # Quick, in a table beside it, are those that are used.
+            # In the table, the fast variants are those that are used.
             runs = {kind: run for kind, run in runs.items() if kind != Autograd.name or len(runs) < 4}
         found = {"simulation": medians(runs, rounds)}
     if atoms <= 192 and python is None:
@@ -217,7 +217,7 @@ def on_cpu(
 
 
 def in_turn(names: list[str], atoms: int, rounds: int, clock: str) -> dict[str, dict[str, float]]:
-    """Milliseconds of a step of each model, and that over the first one's."""
+    """Milliseconds of a step of each model, and the ratio to the first one's."""
 
     def simulation(name: str) -> Callable[[], float]:
         known, present = elements_of(name)
@@ -231,7 +231,7 @@ def in_turn(names: list[str], atoms: int, rounds: int, clock: str) -> dict[str, 
 
 
 def kernels_alone(potential: Potential, box: Atoms, profiled: bool) -> dict[str, Any]:
-    """Microseconds of the kernels of a step, by a list with a skin of 1 A; `profiled`: of each of them, too."""
+    """Microseconds of the kernels of a step, with a list that has a skin of 1 A; if `profiled`, also of each kernel."""
     system = from_atoms([box], potential.type_map, potential.device)
     pairs = mdops.ops.neighbor_list(
         system.positions,
@@ -269,7 +269,7 @@ def kernels_alone(potential: Potential, box: Atoms, profiled: bool) -> dict[str,
 def deepmd_microseconds(
     python: str, potential: Potential, box: Atoms, folder: Path, rounds: int
 ) -> dict[str, float | str]:
-    """Of a step with its list given, and of a whole call; or that there is no answer."""
+    """Times of a step with a given list, and of a whole call; or a note that there is no answer."""
     try:
         with DeePMDKit(python, potential, [box], folder) as other:
             return {
@@ -291,11 +291,11 @@ def on_gpu(potential: Potential, box: Atoms, profiled: bool) -> dict[str, Any]:
     if not isinstance(potential.model, ZBLModel):
         set_velocities(moving, physics, np.random.default_rng(0), anew=True)
     engine = Engine(moving, potential, physics)
-    # Of few atoms more, as steps are short; random models of many leave their box's structure in so many.
+    # More steps for few atoms, because they are short. Many atoms would leave their box's structure in so many.
     most = 400 if n < 1000 else 80
     steps = max(10, min(most, int(3e6 / kernels["kernels_us"] / _PIECES))) if captures else 20
     list(engine.run(min(60, steps)))
-    # By the median no piece counts in which a row outgrew the list, and graphs were captured anew.
+    # The median ignores pieces in which a row of the list overflowed and graphs were captured again.
     builds, times = engine.builds, []
     for _ in range(_PIECES):
         start = time.perf_counter()
@@ -315,7 +315,7 @@ def on_gpu(potential: Potential, box: Atoms, profiled: bool) -> dict[str, Any]:
 
 
 def diamond(atoms: int) -> Atoms:
-    """With 158 neighbours within 6 A."""
+    """Diamond with 158 neighbours within 6 A."""
     times = round((atoms / 8) ** (1 / 3))
     found = bulk("C", "diamond", a=3.567, cubic=True) * (times, times, times)
     found.rattle(0.01, seed=1)

@@ -1,13 +1,13 @@
-"""A large model distilled by `mdops learn`: errors against the teacher and against DFT, speed of both.
+"""A large model distilled by `mdops learn`: errors against the teacher and against DFT, and the speed of both.
 
     mdops learn distill.yaml -o FOLDER/learned     # as examples/learn_distill.yaml
     python benchmarks/distill.py --teacher dpa3.pt --learned FOLDER/learned --test data_3 [--direct MODEL] [--json FILE]
 
-The test has frames with labels of DFT. The student's answers are compared with these labels and with the
-teacher's answers to the same frames. `--direct` is a model of the student's kind that was trained on the labels
-of DFT that the teacher had. Times are processor time of energy, forces and virial through the calculator, teacher and
-student in turn; the least of each counts. They hold on a machine that others use. With `--device cuda` steps of NVE in
-the engine are timed, too, of a frame repeated to `--atoms` or more.
+The test has frames with DFT labels. The student's results are compared with these labels and with the
+teacher's results for the same frames. `--direct` is a model of the student's kind that was trained on the DFT
+labels on which the teacher was trained. Times are processor times of energy, forces and virial with the calculator,
+teacher and student in turn; the smallest of each counts, so they hold on a machine that others use. With `--device
+cuda`, steps of NVE in the engine are timed, too, for a frame repeated to `--atoms` or more.
 """
 
 import argparse
@@ -38,20 +38,20 @@ def errors(found: Evaluation) -> dict[str, float]:
 
 
 def against(found: Evaluation, other: Evaluation) -> dict[str, float]:
-    """Errors of answers, where another model's answers are the labels."""
+    """Errors of results, with another model's results as labels."""
     labels = {name: other.predictions.get(name, label) for name, label in found.data.labels.items()}
     return errors(replace(found, data=replace(found.data, labels=labels)))
 
 
 def seconds(models: dict[str, MDOps], atoms: Atoms) -> dict[str, float]:
-    """The least processor time of energy, forces and stress of each, taken in turn."""
+    """The smallest processor time of energy, forces and stress of each, taken in turn."""
     least = dict.fromkeys(models, float("inf"))
     for repeat in range(REPEATS + 1):
         for name, model in models.items():
             atoms.rattle(0.01, seed=repeat)
             began = time.process_time()
             model.calculate(atoms, ["energy", "forces", "stress"])
-            if repeat:  # the first is for what happens once
+            if repeat:  # the first call includes preparations
                 least[name] = min(least[name], time.process_time() - began)
     return least
 

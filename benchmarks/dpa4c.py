@@ -1,12 +1,12 @@
-"""Energies and forces of DPA-4C models of DeePMD-kit's sizes: mdops by splines and by nets, beside DeePMD-kit.
+"""Energies and forces of DPA-4C models of DeePMD-kit's sizes: mdops with splines and with nets, beside DeePMD-kit.
 
     python benchmarks/dpa4c.py [--deepmd PYTHON] [--out FILE]
     python benchmarks/dpa4c.py --device cuda --repeats 15 [--profile] [--commit HASH] [--out FILE]
 
-Diamond with 158 neighbours within 6 A, random weights, float32, one thread. The times are those of the processor, not
-of the clock: other programs may share the machine. Each is the least of several, in turn in one run. DeePMD-kit's is
-its exportable PyTorch backend, the model as it is trained, with its own list. On a GPU `kernels` are those of a step
-with its list given, in a CUDA graph, and `step` is one of NVT in the engine.
+Diamond with 158 neighbours within 6 A, random weights, float32, one thread. Times are processor times, because other
+programs may share the machine. Each is the smallest of several, in turn in one run. DeePMD-kit's is that of
+its exportable PyTorch backend: the model as it is trained, with its own list. On a GPU, `kernels` are those of a step
+with a given list, in a CUDA graph, and `step` is an NVT step in the engine.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def random_model(size: str, basis: str) -> mdops.Potential:
 
 
 def least(run: Any, rounds: int) -> float:
-    """Seconds of the processor."""
+    """Processor time, s."""
     found = float("inf")
     for _ in range(rounds + 1):
         start = time.process_time()

@@ -1,13 +1,13 @@
-"""Times and errors of what DPA-4 makes of edges and atoms, each op alone, beside float64 of PyTorch's operations:
+"""Times and errors of DPA-4's ops on edges and atoms, each op alone, against PyTorch's operations in float64:
 layers (`so2_layer`), messages (`so2_messages`), products at points (`grid_product`), rotations (`edge_rotate` and its
-adjoints), mixtures of orders (`order_mix`), gates (`scalar_gate`), and a last layer with its sums, once an edge and
-once an atom (`order_moments`).
+adjoints), mixtures of orders (`order_mix`), gates (`scalar_gate`), and a last layer with its sums, computed per edge
+and per atom (`order_moments`).
 
     python benchmarks/edge_layers.py [--device cuda] [--edges 17100 136700] [--atoms 192 1536 12288] [--json FILE]
         [--commit HASH]
 
-Layers of DPA-4 with 64 channels and with 32, and the three of a message of Mini, of numbers drawn at random, on a GPU
-also with products of tf32; the other ops have the sizes of both models. Errors are of the largest number
+Layers of DPA-4 with 64 channels and with 32, and the three layers of a message of Mini, with random numbers; on a GPU
+also with tf32 products. The other ops have the sizes of both models. Errors are relative to the largest number
 (docs/notes/dpa4-gpu.md).
 """
 
@@ -48,7 +48,7 @@ LAYERS = (
 GRIDS = ((112, 27, 96), (200, 48, 64), (200, 48, 192), (50, 16, 64))  # points, coefficients, channels
 ROTATIONS = ((2, 96), (3, 64), (3, 192))  # degrees of functions on rotations, channels
 FRAMES = ((2, 32), (3, 64))  # degrees of edges' rows with |m| <= 1, channels
-CHECKED = 500  # edges, or a tenth of it atoms
+CHECKED = 500  # edges, or a tenth of this number of atoms
 
 
 def milliseconds(run: Callable[[], Any], device: str, *, count: int = 10) -> float:
@@ -101,7 +101,7 @@ def layer(
 
 
 def edges_of(edges: int, device: str) -> tuple[int, tuple[torch.Tensor, ...]]:
-    """How many nodes have them, and which edges each has."""
+    """The number of nodes, and which edges each node has."""
     nodes = max(1, edges // 89)
     index = (torch.arange(edges, device=device, dtype=torch.int32) * 31) % nodes
     counts = torch.bincount(index, minlength=nodes)
@@ -110,7 +110,7 @@ def edges_of(edges: int, device: str) -> tuple[int, tuple[torch.Tensor, ...]]:
 
 
 def message(edges: int, matmul: str, draw: Callable[..., Any], device: str) -> dict:
-    """Messages of three layers, two with gates, and their sums: one op after the other, and one for all."""
+    """Messages of three layers, two with gates, and their sums: one op after the other, and one op for all."""
     nodes = max(1, edges // 89)
     vectors, mixture, x, weight = (
         draw(edges, 3),
@@ -186,7 +186,7 @@ def rotations(edges: int, degree: int, channels: int, draw: Callable[..., Any], 
 
 
 def orders(edges: int, degree: int, draw: Callable[..., Any], device: str) -> dict:
-    """Rows of |m| <= 1, as edges' matrices have."""
+    """Rows of |m| <= 1, as in the matrices of edges."""
     rows, columns = 3 * degree + 1, (degree + 1) ** 2
     sizes = degree + 1, degree
     numbers, few = draw(edges, sum(size**2 for size in sizes)), slice(-CHECKED, None)
@@ -220,7 +220,7 @@ def orders(edges: int, degree: int, draw: Callable[..., Any], device: str) -> di
 
 
 def last_layer(edges: int, degree: int, channels: int, draw: Callable[..., Any], device: str) -> dict:
-    """A layer without a gate and the sums of what it adds: multiplied once an edge, and once an atom."""
+    """A layer without a gate, and the sums of its output, with a product per edge, and with a product per atom."""
     atoms, (index, _, offsets) = edges_of(edges, device)
     of = index.sort().values, None, offsets
     _, turn = edge_frames(draw(edges, 3), degree, 1)

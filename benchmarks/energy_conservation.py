@@ -4,10 +4,10 @@
                                              [--equilibrate 0] [--seed 0] [--matmul tf32] [--overflow extend]
                                              [--json FILE]
 
-STRUCTURE is any file that ASE reads, or a DeePMD-kit set folder's parent (the first frame is taken). The run starts at
-330 K, after so many picoseconds of a Nose-Hoover chain at that temperature as --equilibrate says; without them the
-first picosecond is left out of the fit. Prints the drift (the slope of a straight line through the total energy,
-eV/atom/ps), its standard error by blocks of a tenth of the run, the fluctuation about the line and the temperature.
+STRUCTURE is any file that ASE reads, or the parent of a DeePMD-kit set folder (the first frame is used). The run starts
+at 330 K, after --equilibrate picoseconds of a Nose-Hoover chain at that temperature. Without them, the fit leaves out
+the first picosecond. Prints the drift (the slope of a straight line through the total energy,
+eV/atom/ps), its standard error from tenths of the run, the fluctuation about the line, and the temperature.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def read(path: Path) -> Atoms:
 
 
 def drift(picoseconds: np.ndarray, energy: np.ndarray) -> tuple[float, float, float]:
-    """Slope, its standard error (from the means of blocks, which hardly know of each other), fluctuation."""
+    """Slope, its standard error (from the means of blocks, which are almost independent), and fluctuation."""
     slope, offset = np.polyfit(picoseconds, energy, 1)
     residual = energy - slope * picoseconds - offset
     times, means = (np.array([b.mean() for b in np.array_split(a, BLOCKS)]) for a in (picoseconds, residual))

@@ -1,10 +1,10 @@
-"""Times of examples/equivariant.py with mdops' ops, and with PyTorch's operations in their place.
+"""Times of examples/equivariant.py with mdops' ops, and with PyTorch's operations instead.
 
     python benchmarks/equivariant.py [--cells 2 4] [--json FILE] [--commit HASH]
 
-Energy, forces and virial of Cu-Al with random weights, on one core: processor time of the fastest of several runs. In
-place of the ops, arrays of edges hold the coefficients of neighbours, frames come from quaternions, and functions on
-the sphere have values at points.
+Energy, forces and virial of Cu-Al with random weights, on one core: processor time of the fastest of several runs.
+Without the ops, arrays of edges hold the coefficients of neighbours, frames come from quaternions, and functions on
+the sphere are evaluated at points.
 """
 
 import sys
@@ -50,7 +50,7 @@ def product(grid: GridNet, left: torch.Tensor, right: torch.Tensor) -> torch.Ten
 
 
 def microseconds(potential: Potential, atoms: Atoms) -> float:
-    """Of an atom."""
+    """Time per atom."""
     potential.compute(atoms)
     times = []
     for _ in range(RUNS):

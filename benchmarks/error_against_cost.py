@@ -4,15 +4,15 @@
         [--together] [--device cuda] [--atoms 1536] [--models FOLDER] [--json FILE]
     python benchmarks/error_against_cost.py --merge FILE... [--json FILE] [--plot FILE]
 
-`--inputs` is the folder `examples/water` of DeePMD-kit's repository, with its data: data_0 to data_2 are trained on,
-one frame a batch, and all frames of data_3 tested with. Models are those of its inputs in float32. DPA-2, DPA-3 and
-DPA-4 keep their inputs' loss, optimizer and learning rate; the others have mdops' own. DPA-4C is of the size Mini. The
-number of steps is what fits into the time: some steps are timed before. Costs are those of a step of NVE in the engine
-at 300 K, of the first frame of data_3 repeated. --merge draws the files of several runs as one picture. --together
-times the steps of one kind after the other, and then trains all at the same time, each in a process of its own that
-makes as many steps as fit into the time alone; kinds go to the GPUs in turns, and `nvidia-cuda-mps-control -d` before
-lets the kernels of one GPU run side by side. Without --seconds or --steps the models of an earlier run in --models are
-tested again.
+`--inputs` is the folder `examples/water` of DeePMD-kit's repository, with its data: data_0 to data_2 are for training,
+one frame per batch, and all frames of data_3 for the test. Models are those of its inputs in float32. DPA-2, DPA-3 and
+DPA-4 keep their inputs' loss, optimizer and learning rate; the others have mdops' own. DPA-4C has the size Mini. The
+number of steps is what fits into the time, from some steps timed before. Costs are those of an NVE step in the engine
+at 300 K, for the first frame of data_3, repeated. --merge draws the files of several runs in one picture. --together
+times the steps of one kind after the other, and then trains all kinds at the same time, each in its own process and
+with as many steps as fit into the time when it runs alone. Kinds are distributed over the GPUs; after
+`nvidia-cuda-mps-control -d`, kernels of several processes run at once on a GPU. Without --seconds or --steps, the
+models of an earlier run in --models are tested again.
 """
 
 import argparse
@@ -47,7 +47,7 @@ INPUTS = {
     **{kind: file for kind, file in EXAMPLES.items() if kind not in ("zbl", "dpa2_medium")},
     "dpa3_three_layers": EXAMPLES["dpa3"],
 }
-# A DPA-3 that takes a quarter of the time, as the teacher of docs/notes/learning.md.
+# A DPA-3 that takes a quarter of the time, the teacher of docs/notes/learning.md.
 THREE_LAYERS = {"nlayers": 3, "e_rcut": 5.0, "e_rcut_smth": 4.0, "e_sel": 90,
                 "a_rcut": 3.5, "a_rcut_smth": 3.0, "a_sel": 36}  # fmt: skip
 LABELS = {"dpa1": "DPA-1, 2 layers of attention", "dpa1_no_attention": "DPA-1, no attention", "dpa2": "DPA-2 small",
@@ -112,7 +112,7 @@ def train(args: argparse.Namespace, kind: str) -> None:
 
 
 def train_together(args: argparse.Namespace) -> None:
-    """As many steps of each kind as a training alone makes in the time; several share a GPU and take longer."""
+    """Trains each kind with as many steps as fit into the time when it runs alone; sharing a GPU takes longer."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = given.split(",") if given else [str(i) for i in range(torch.cuda.device_count())]
     turns = itertools.cycle(gpus or [""])

@@ -1,9 +1,9 @@
-"""How much each evaluator takes for a step of simulation, and of training, as ratios to the fastest.
+"""The time of each evaluator for a step of simulation and of training, as ratios to the fastest.
 
 python benchmarks/evaluators.py [MODEL] [--atoms 192 1536] [--device cpu] [--out FILE]
 
-Without a MODEL: the standard net for water. All in turn in one process, medians; the evaluators' own words about what
-it costs to do without them (`Potential.explain`) come from here.
+Without a MODEL: the standard net for water. All in turn in one process, medians. The evaluators' texts about the cost
+of not using them (`Potential.explain`) come from here.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from mdops.system import System, from_atoms
 
 
 def training_step(evaluator: Any, system: System, pairs: NeighborList) -> Callable[[], None]:
-    """With its backward pass, of squares of forces and a sum of energies."""
+    """A step with its backward pass, for squares of forces and a sum of energies."""
     options = {"create_graph": True} if isinstance(evaluator, Autograd) else {}
 
     def step() -> None:

@@ -1,11 +1,11 @@
-"""A call of an exported program beside `Potential.evaluate`, both with a neighbour list given, in turn.
+"""A call of an exported program beside `Potential.evaluate`, both with a given neighbour list, in turn.
 
     python benchmarks/export.py --inputs examples/water --system deepmd_folder [--models dpa2 dpa3 dpa4] [--atoms 192]
         [--device cuda] [--compiled] [--skin A] [--json FILE] [--commit HASH]
 
-`--inputs` and `--system` as in message_passing_gpu.py: sizes of DeePMD-kit's example inputs, random weights, water.
---compiled has AOTInductor's package in the place of the program that PyTorch interprets. "nets" is `evaluate` without
-splines. A skin of 0 leaves a program nearly as many edges as `evaluate` has. Times are medians of nine calls, in
+`--inputs` and `--system` are as in message_passing_gpu.py: sizes of DeePMD-kit's example inputs, random weights, water.
+--compiled uses AOTInductor's package instead of the program that PyTorch interprets. "nets" is `evaluate` without
+splines. With a skin of 0, a program has nearly as many edges as `evaluate`. Times are medians of nine calls, in
 milliseconds.
 """
 

@@ -1,21 +1,21 @@
-"""Fine-tuning a model of many elements on 20 frames of water, beside training from nothing: the two learning curves.
+"""Fine-tunes a model of many elements on 20 frames of water, and trains one from random weights: both learning curves.
 
     python benchmarks/fine_tuning.py EXAMPLES [--size published --device cuda] [--pretrained FILE --head NAME]
         [--json FILE] [--plot FILE]
 
-EXAMPLES is the folder `examples` of DeePMD-kit's repository. Without `--pretrained` a DPA-3 of 118 elements is trained
-first, in the layout of DeePMD-kit's published checkpoints: a descriptor and a fitting net that several models share,
-each with a case embedding and averages of its own. Its data are public but for the alloys:
+EXAMPLES is the folder `examples` of DeePMD-kit's repository. Without `--pretrained`, a DPA-3 of 118 elements is trained
+first, with the layout of DeePMD-kit's published checkpoints: several models share a descriptor and a fitting net, but
+each has its own case embedding and averages. Its data are public except for the alloys:
 
-- water: of DPLR's example, whose energies are of another method than those of the water that is learnt then;
-- molecules: clusters of C, H and O as in a flame (`nopbc`), where no force is above 5 eV/A;
+- water: of DPLR's example, whose energies come from another method than those of the water used for fine-tuning;
+- molecules: clusters of C, H and O as in a flame (`nopbc`), without forces above 5 eV/A;
 - organic: two molecules of C, H, N and O (`hessian`);
 - titania: Ti and O (`population`);
 - telluride: Ge and Te (`nvnmd`);
 - alloys: random crystals of seven metals, which ASE's EMT labels.
 
 Then the same input is trained on the first 20 frames of `water/data/data_0`: from `--head` of that model, from random
-weights, and once more from these for five times as many steps. Errors are of all frames of `water/data/data_3`, RMSE;
+weights, and from random weights with five times as many steps. Errors are RMSE of all frames of `water/data/data_3`;
 step 0 is before the first step.
 """
 
@@ -40,7 +40,7 @@ from mdops.train import Trainer, load_dataset, read_input
 
 ELEMENTS = chemical_symbols[1:119]
 METALS = ["Al", "Ni", "Cu", "Pd", "Ag", "Pt", "Au"]
-# The heads, with their data in the folder of examples and how often a step is of each.
+# The heads, with their data in the folder of examples and their shares of the steps.
 HEADS = {
     "water": (["water/dplr/train/data"], 5),
     "molecules": (["nopbc/data/C1H4O2", "nopbc/data/C3H3O4"], 1),
@@ -51,9 +51,9 @@ HEADS = {
 }
 LARGEST = 5.0  # eV/A
 FRAMES, POINTS = 20, 12
-LONGER = 5  # times the steps, of one more training from random weights
+LONGER = 5  # factor of the number of steps, in one more training from random weights
 Curves = dict[str, list[list[dict[str, float]]]]
-# Nets, cutoffs and lengths; as published: 6 layers, 128, 64 and 32 wide.
+# Nets, cutoffs and lengths; "published" has 6 layers, 128, 64 and 32 wide.
 SIZES: dict[str, dict[str, Any]] = {
     "small": {
         "repflow": {"n_dim": 32, "e_dim": 16, "a_dim": 8, "nlayers": 3, "e_rcut": 4.5, "e_rcut_smth": 3.5,
@@ -70,7 +70,7 @@ LOSS = {"type": "ener", "start_pref_e": 0.2, "limit_pref_e": 20, "start_pref_f":
 
 
 def parts(size: dict[str, Any], heads: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Descriptor and fitting net."""
+    """The descriptor's and the fitting net's sections."""
     repflow = {
         "axis_neuron": 4, "fix_stat_std": 0.3, "a_compress_rate": 1, "a_compress_e_rate": 2,
         "a_compress_use_split": True, "update_angle": True, "smooth_edge_update": True, "edge_init_use_dist": True,
@@ -79,7 +79,7 @@ def parts(size: dict[str, Any], heads: int) -> tuple[dict[str, Any], dict[str, A
     }  # fmt: skip
     repflow |= size["repflow"] | {
         key: 10 * size["repflow"][key] for key in ("e_sel", "a_sel")
-    }  # over sel_reduce_factor
+    }  # will be divided by sel_reduce_factor
     descriptor = {"type": "dpa3", "repflow": repflow, "activation_function": "silut:10.0", "use_tebd_bias": False,
                   "precision": "float32", "concat_output_tebd": False}  # fmt: skip
     fitting = {"neuron": size["neuron"], "activation_function": "silut:10.0", "precision": "float32",
@@ -96,14 +96,14 @@ def rates(size: dict[str, Any], steps: int) -> dict[str, Any]:
 
 
 def trainer_of(arguments: argparse.Namespace, tree: dict[str, Any], folder: Path, **begun: Any) -> Trainer:
-    """A training of an input, which is written to its folder."""
+    """A training with an input, which is written to its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "input.json").write_text(json.dumps(tree, indent=1))
     return Trainer(read_input(folder / "input.json"), folder, device=arguments.device, **begun)
 
 
 def chosen(system: Path, folder: Path, most: int | None = None) -> Path:
-    """A copy of a system with its first frames, those whose forces are at most LARGEST."""
+    """A copy of a system with its first frames among those whose forces are at most LARGEST."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in system.iterdir():
         if path.is_file():
@@ -119,7 +119,7 @@ def chosen(system: Path, folder: Path, most: int | None = None) -> Path:
 
 
 def pretrain(arguments: argparse.Namespace, size: dict[str, Any], folder: Path) -> Path:
-    """The file of the model of the head."""
+    """Trains all heads; returns the file of the chosen head's model."""
     folder.mkdir(parents=True, exist_ok=True)
     ase.io.write(folder / "alloys.extxyz", frames([METALS[k : k + 4] for k in range(4)], 60, seed=1))
     descriptor, fitting = parts(size, len(HEADS))
@@ -169,7 +169,7 @@ def curve(
 
 
 def plot(runs: Curves, path: Path) -> None:
-    """Both quantities by steps; each training is a line."""
+    """Draws both errors against steps, with a line for each training."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
@@ -207,7 +207,7 @@ def main() -> None:
         "head": arguments.head,
         "pretraining, s": round(time.perf_counter() - start, 1),
     }
-    head = arguments.head if arguments.pretrained else None  # mdops writes a file for each
+    head = arguments.head if arguments.pretrained else None  # mdops writes a file for each head
     water = arguments.examples / "water/data"
     few = chosen(water / "data_0", arguments.work / "few", FRAMES)
     tested = load_dataset([str(water / "data_3")], ["O", "H"])

@@ -1,10 +1,10 @@
-"""A first day with mdops, as the tutorial has it: data of copper, training, test, relaxation of the cell, NPT.
+"""A first day with mdops, as in the tutorial: data of copper, training, test, relaxation of the cell, NPT.
 
     python benchmarks/first_day.py [--cores 2] [--times 1] [--json FILE]
 
-Takes the commands of docs/tutorials/first-training.md, "The whole way", runs them in an empty folder, and compares
-with EMT: errors on frames that were not trained on, the lattice constant, and the volume at 300 K. --times: how often,
-each time from other random weights.
+Runs the commands of docs/tutorials/first-training.md, "The whole way", in an empty folder, and compares
+with EMT: errors on test frames, the lattice constant, and the volume at 300 K. --times: the number of runs,
+each from different random weights.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def test_errors(output: str) -> dict[str, float]:
 
 
 def lattice_constant_of_emt() -> float:
-    """A."""
+    """The lattice constant, A."""
     lengths = np.linspace(3.55, 3.63, 9)
     energies = []
     for length in lengths:
@@ -57,19 +57,19 @@ def lattice_constant_of_emt() -> float:
 
 
 def lattice_constant(path: Path) -> float:
-    """Of a cubic crystal of four atoms a cell, A."""
+    """The lattice constant of a cubic crystal with four atoms per cell, A."""
     atoms = ase.io.read(path)
     return float((4 * atoms.get_volume() / len(atoms)) ** (1 / 3))
 
 
 def processor_seconds() -> float:
-    """Of all commands so far, of which a busy machine leaves less in a second."""
+    """Processor time of all commands so far; on a busy machine it is less than the wall time."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def follow(cores: int) -> dict[str, Any]:
-    """Runs the chain in an empty folder; seconds of each command, and what came of it."""
+    """Runs the chain in an empty folder; returns the seconds of each command, and the results."""
     script, commands = chain()
     threads = {"OMP_NUM_THREADS": str(cores)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -1,19 +1,20 @@
-"""Low-bit products beside float32's and the best low-bit products of PyTorch on the same machine.
+"""Low-bit products beside float32 products and PyTorch's best low-bit products on the same machine.
 
     python benchmarks/gemm_lowbit.py [--device cuda] [--sizes 64 256 1024 4096] [--rows 16 64 256] [--json FILE]
 
-Square products of each size, and products of so many rows with matrices of 4,096 x 4,096. On a GPU calls are captured
-in a CUDA graph, and the median of its replays, by CUDA events, is divided by their number; on a CPU it is the median of
-calls. All are timed in turn, round after round, so that a chip that slows down slows all of them down.
+Square products of each size, and products of --rows rows with matrices of 4,096 x 4,096. On a GPU, calls are captured
+in a CUDA graph, and the median of its replays, from CUDA events, is divided by their number; on a CPU, times are
+medians of calls. All variants are timed in turn, so that they are slowed equally if the chip becomes slower.
 
-  int8, columns   b as the transpose of a contiguous matrix, the order that cuBLASLt wants; int8, rows: b contiguous
+  int8, columns   b as the transpose of a contiguous matrix, the order for cuBLASLt; int8, rows: b contiguous
   _int_mm         cuBLASLt's or oneDNN's int8 product, to int32, the better of both orders
   _scaled_mm      cuBLASLt's float8 product to bfloat16, sums in float32 ("exact") or in the tensor cores ("fast")
 
-"share" is that of the peak: on an H100 (SXM) 1,979 TOP/s in int8 and float8, by NVIDIA's data sheet; elsewhere --peak.
-"floor" is the larger of arithmetic at that peak and bytes at the memory's bandwidth, which is measured on a GPU.
-`--tiles` times every kernel that a GPU may choose, or those that it names, in turn with all else: long files, which
-`--shorten FILE --json SHORT` writes again without what follows from the seconds, and times nothing.
+"share" is relative to the peak: on an H100 (SXM) 1,979 TOP/s in int8 and float8, from NVIDIA's data sheet; elsewhere
+--peak. "floor" is the larger of two times: arithmetic at that peak, and bytes at the memory's bandwidth, which is
+measured on a GPU. `--tiles` also times every kernel that a GPU may choose, or the named ones, in turn with the others;
+the files are long. `--shorten FILE --json SHORT` writes such a file again without what follows from the seconds, and
+times nothing.
 """
 
 import argparse
@@ -67,7 +68,7 @@ def factors(m: int, n: int, k: int, device: str) -> dict[str, torch.Tensor]:
 
 
 def calls(f: dict[str, torch.Tensor]) -> dict[str, Callable[[], Any]]:
-    """Ours and the others', by name."""
+    """Our products and the others, by name."""
     scaled = (f["a_scale"], f["b_scale"])
     bf16 = torch.bfloat16
     ours = {
@@ -96,7 +97,7 @@ def calls(f: dict[str, torch.Tensor]) -> dict[str, Callable[[], Any]]:
 
 
 def in_tile(tile: str, call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call with a tile of that name."""
+    """The call with the tile of that name."""
 
     def run() -> Any:
         os.environ["MDOPS_LOWBIT_TILE"] = tile
@@ -111,7 +112,7 @@ def in_tile(tile: str, call: Callable[[], Any]) -> Callable[[], Any]:
 def in_tiles(
     named: dict[str, Callable[[], Any]], tiles: list[str], size: int
 ) -> dict[str, Callable[[], Any]]:
-    """Our calls in each tile, but for large products in small ones."""
+    """Our calls with each tile, except large products with small tiles."""
     return {
         f"{name} [{tile}]": in_tile(tile, call)
         for tile in tiles
@@ -121,7 +122,7 @@ def in_tiles(
 
 
 def works(call: Callable[[], Any]) -> bool:
-    """Whether PyTorch takes factors of this size."""
+    """Whether PyTorch supports factors of this size."""
     try:
         call()
     except RuntimeError as error:
@@ -189,13 +190,13 @@ def bandwidth() -> float:
 
 
 def floor_of(m: int, n: int, k: int, peak: float | None, speed: float | None) -> float:
-    """Seconds that no product takes less than: arithmetic at the peak, bytes (int8 in, float32 out) at `speed`."""
+    """A lower bound, s: arithmetic at the peak, or bytes (int8 input, float32 output) at `speed`."""
     arithmetic = 2 * m * n * k / peak if peak else 0.0
     return max(arithmetic, (m * k + k * n + 4 * m * n) / speed if speed else 0.0)
 
 
 def shortened(report: dict[str, Any]) -> str:
-    """The report as JSON, a result to a line, without what follows from its seconds, the peak and the bandwidth."""
+    """The report as JSON, a result per line, without what follows from its seconds, the peak and the bandwidth."""
     results = [{key: r[key] for key in ("m", "n", "k", "name", "seconds")} for r in report["results"]]
     lines = ",\n".join("  " + json.dumps(r) for r in results)
     return json.dumps(report | {"results": []}, indent=1).replace("[]", f"[\n{lines}\n ]") + "\n"

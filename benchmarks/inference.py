@@ -1,14 +1,14 @@
-"""Time of an MD step on the CPU, against its matrix products alone and, where installed, DeePMD-kit.
+"""Time of an MD step on the CPU, against its matrix products alone and, if installed, DeePMD-kit.
 
     python benchmarks/inference.py [--model model.dp] [--deepmd model.pth] [--atoms 192 1536 12288 98304]
                                    [--json FILE] [--plot FILE]
 
-`step` is energy, forces and virial of a periodic box at 300 K and 0.5 fs, the rebuilds of the neighbour list (skin
-1 A) included; positions follow thermal velocities. `gemm` is the same step's matrix products alone by torch.mm into
+`step` is energy, forces and virial of a periodic box at 300 K and 0.5 fs, with rebuilds of the neighbour list (skin
+1 A); positions follow thermal velocities. `gemm` is only the step's matrix products, with torch.mm into
 preallocated outputs: moments with 77 spline functions, the fitting net forward and its transposes, in blocks of
-512 atoms that stay in cache. Both are taken in turn, so that a busy machine slows them alike; the ratio is what to
-compare. `deepmd` is the same walk with DeePMD-kit's ASE calculator, in an environment that has both: give it the same
-model, frozen or compressed. Without --model: the standard net for water (25-50-100, axis 16, fitting 240-240-240,
+512 atoms that stay in cache. Both are taken in turn, so that a busy machine slows them equally; compare the
+ratio. `deepmd` is the same walk with DeePMD-kit's ASE calculator, in an environment with both programs: give it the
+same model, frozen or compressed. Without --model: the standard net for water (25-50-100, axis 16, fitting 240-240-240,
 6 A), untrained.
 """
 
@@ -34,7 +34,7 @@ from mdops.jit.sample_box import sample_box
 
 TIMESTEP, TEMPERATURE, SKIN = 0.5, 300.0, 1.0  # fs, K, A
 BLOCK, BASIS = 512, 77
-REBUILD = 20  # steps: how often the walk turns round; a list lasts about as long
+REBUILD = 20  # steps after which the walk turns round; a list lasts about as long
 
 
 def stepper(atoms: Atoms) -> Callable[[], None]:
@@ -75,7 +75,7 @@ def gemms(model: Potential, atoms: int) -> Callable[[], None]:
 
 
 def seconds_each(functions: dict[str, tuple[Callable[[], None], int]], repeat: int) -> dict[str, float]:
-    """Median seconds of a call of each, so many calls at a time, in turn."""
+    """Median seconds per call of each; a given number of calls is timed together, in turn."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeat):
         for name, (function, calls) in functions.items():

@@ -1,12 +1,12 @@
-"""The infrared spectrum of liquid water from DeePMD-kit's public examples: a model of energies (water/se_e2_a) and one
-of dipoles (water_tensor/dipole) are trained, the first moves the atoms, and the second gives the dipoles along the way.
+"""The infrared spectrum of liquid water from DeePMD-kit's public examples. A model of energies (water/se_e2_a) and one
+of dipoles (water_tensor/dipole) are trained; the first moves the atoms, and the second gives the dipoles of the frames.
 
     python benchmarks/infrared_spectrum.py EXAMPLES [--device cuda] [--json FILE] [--plot FILE]
 
-EXAMPLES is the folder `examples` of DeePMD-kit's repository. A frame that no training saw begins the runs, each with
-velocities of its own; they are settled with a thermostat, and recorded at constant energy. The example's dipoles are
-places: the sum of the four Wannier centres of a molecule, from its oxygen. A centre has -2 e, an oxygen's core +6 e, a
-hydrogen +1 e.
+EXAMPLES is the folder `examples` of DeePMD-kit's repository. The runs start from a frame that no training used, each
+with its own velocities. They are equilibrated with a thermostat, and recorded at constant energy. The example's dipoles
+are positions: the sum of the four Wannier centres of a molecule, relative to its oxygen. A centre has -2 e, an oxygen's
+core +6 e, a hydrogen +1 e.
 """
 
 import json
@@ -33,10 +33,10 @@ from mdops.train.config.read import parse_config
 from mdops.train.loop.trainer import Trainer
 
 FACTOR, CHARGES = -2.0, {"O": -2.0, "H": 1.0}  # see above; e
-TIMESTEP, EVERY = 0.5, 4  # fs, and steps from one frame to the next
+TIMESTEP, EVERY = 0.5, 4  # fs, and steps between two frames
 RESOLUTION = 40.0  # 1/cm
-# Where peaks are looked for, and where the literature has them: J. E. Bertie and Z. Lan, Appl. Spectrosc. 50,
-# 1047 (1996), of liquid water at 298 K; 1/cm.
+# Ranges of the peaks, and the peaks in the literature: J. E. Bertie and Z. Lan, Appl. Spectrosc. 50,
+# 1047 (1996), for liquid water at 298 K; 1/cm.
 BANDS = {
     "libration": ((350.0, 1000.0), 600.0),
     "bend": ((1400.0, 1900.0), 1640.0),
@@ -45,8 +45,8 @@ BANDS = {
 
 
 def trained(source: Path, steps: int, out: Path, device: str) -> tuple[Potential, dict[str, Any]]:
-    """The model of an example's input with so many steps, to whose end its rate falls; what it took, and its errors on
-    the input's validation systems."""
+    """The model of an example's input, trained for `steps` steps, in which its learning rate falls to its end; its
+    cost, and its errors on the input's validation systems."""
     tree = json.loads(source.read_text())
     training = tree["training"]
     training.pop("stat_file", None)
@@ -76,7 +76,7 @@ def trained(source: Path, steps: int, out: Path, device: str) -> tuple[Potential
 def moved(
     model: Potential, structures: list[Atoms], settle: int, steps: int, temperature: float
 ) -> tuple[list[list[Atoms]], dict[str, Any]]:
-    """The frames of each structure after `settle` steps with a thermostat and during `steps` without one."""
+    """The frames of each structure during `steps` steps without a thermostat, after `settle` steps with one."""
     start = time.perf_counter()
     settings = {"temperature": temperature, "timestep": TIMESTEP, "seed": 1}
     engine = BatchEngine(structures, model, EnsembleSettings("nvt", tdamp=50.0, **settings))
@@ -122,7 +122,7 @@ def spectrum_of(
 
 
 def peaks(spectrum: Spectrum) -> dict[str, dict[str, float]]:
-    """The highest place in each band, 1/cm, beside the literature's."""
+    """The position of the maximum in each band, 1/cm, and the literature's."""
     found = {}
     for name, ((low, high), known) in BANDS.items():
         inside = (spectrum.wavenumbers >= low) & (spectrum.wavenumbers <= high)

@@ -1,4 +1,4 @@
-"""The kernels of something that runs on a GPU, by PyTorch's profiler."""
+"""The kernels of a function that runs on a GPU, from PyTorch's profiler."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,8 @@ _LONGEST_NAME = 200
 
 
 def kernels_of(run: Callable[[], Any], times: int) -> list[dict[str, Any]]:
-    """Of a call of `run`, the mean of so many: name, count and microseconds of all kernels with that name, the longest
-    first."""
+    """Kernels of a call of `run`, means over `times` calls: name, count and microseconds of all kernels with that name;
+    the longest first."""
     run()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:

@@ -1,7 +1,7 @@
 """A step of LAMMPS with `pair_style mdops` beside one of ASE with mdops' calculator or, on a GPU, of the engine, in
-turn in one run, us/atom. With --gpus, of LAMMPS with a process for each GPU beside one on one, and the efficiency: of
-the same box on all of them, or with --weak of a box that grows with the number of GPUs. --check compares their forces.
-With --times, of models that LAMMPS asks through Python: where the time of an evaluation goes, too.
+turn in one run, us/atom. With --gpus, LAMMPS with a process for each GPU beside one process on one GPU, and the
+efficiency: of the same box, or with --weak of a box that grows with the number of GPUs. --check compares their forces.
+With --times, also where the time of an evaluation goes, for models that LAMMPS evaluates through Python.
 
 MDOPS_LAMMPS=/path/to/lmp python benchmarks/lammps.py --model MODEL --structure water.xyz --repeat 4 4 4 [--device cuda]
 """
@@ -144,7 +144,7 @@ def main() -> None:
 
 
 def on_gpu(args: argparse.Namespace, folder: Path, atoms: Atoms) -> dict[str, Callable[[], float]]:
-    """The engine, and LAMMPS with one process and as many as were asked for."""
+    """The engine, and LAMMPS with one process and with the requested numbers."""
     if args.gpus:
         return {
             f"LAMMPS, {ranks} ranks on {gpus} GPUs": lambda ranks=ranks, gpus=gpus: with_gpus(
@@ -165,7 +165,7 @@ def on_gpu(args: argparse.Namespace, folder: Path, atoms: Atoms) -> dict[str, Ca
 
 
 def ranks_on_gpus(args: argparse.Namespace) -> list[tuple[int, int]]:
-    """One process on one GPU first."""
+    """Numbers of processes and GPUs; one process on one GPU is the first."""
     return list(
         dict.fromkeys([(1, 1), *((ranks, gpus) for gpus in args.gpus for ranks in (args.ranks or [gpus]))])
     )
@@ -174,7 +174,7 @@ def ranks_on_gpus(args: argparse.Namespace) -> list[tuple[int, int]]:
 def with_gpus(
     args: argparse.Namespace, folder: Path, script: str, ranks: int, gpus: int, boxes: int
 ) -> float:
-    """Seconds for each of so many boxes side by side."""
+    """A function for the time of each number of boxes side by side, s."""
     replicate = list(args.replicate)
     for factor in sorted(prime_factors(boxes), reverse=True):
         replicate[replicate.index(min(replicate))] *= factor
@@ -190,7 +190,7 @@ def prime_factors(number: int) -> list[int]:
 
 
 def compare_forces(args: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """The largest difference of a force from that of one process on one GPU, over the largest force."""
+    """The largest difference between forces and those of one process on one GPU, relative to the largest force."""
     found = {}
     box = None
     for ranks, gpus in ranks_on_gpus(args):
@@ -202,7 +202,7 @@ def compare_forces(args: argparse.Namespace, folder: Path) -> dict[str, float]:
 
 
 def with_engine(args: argparse.Namespace, atoms: Atoms) -> Callable[[], float]:
-    """What runs some steps, in seconds."""
+    """A function that runs some steps and returns their time, s."""
     MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=np.random.default_rng(1))
     model = mdops.load(args.model, dtype=args.precision, device="cuda", overflow="extend")
     engine = Engine(atoms, model, EnsembleSettings(ensemble="nve", timestep=0.5), skin=args.skin)
@@ -217,7 +217,7 @@ def with_engine(args: argparse.Namespace, atoms: Atoms) -> Callable[[], float]:
 
 
 def with_ase(args: argparse.Namespace, atoms: Atoms) -> float:
-    """Seconds."""
+    """Time, s."""
     steps = args.steps
     atoms.calc = atoms.calc or MDOps(args.model, dtype=args.precision, overflow="extend")
     MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=np.random.default_rng(1))
@@ -236,7 +236,7 @@ def with_lammps(
     gpus: int = 0,
     replicate: Sequence[int] = (1, 1, 1),
 ) -> float:
-    """Seconds, as LAMMPS counts them; on the first GPUs alone, if told."""
+    """Time, s, as LAMMPS prints it; if requested, only on the first GPUs."""
     program = find_program()
     beside = program.with_name("mpirun")
     mpirun = str(beside) if beside.exists() else shutil.which("mpirun")

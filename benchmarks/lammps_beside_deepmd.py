@@ -1,11 +1,11 @@
-"""A graph of DeePMD-kit's TensorFlow backend, compressed or not, in LAMMPS by `pair_style mdops` and by its own pair
-style, in turn in one run: NVE of the same 1,728 atoms of one element on the places of diamond, one process.
+"""A graph of DeePMD-kit's TensorFlow backend, compressed or not, in LAMMPS with `pair_style mdops` and with its own
+pair style, in turn in one run: NVE of the same 1,728 atoms of one element on diamond's sites, one process.
 
     MDOPS_LAMMPS=/path/to/lmp python benchmarks/lammps_beside_deepmd.py GRAPH.pb --lattice 6.7
         --deepmd SITE-PACKAGES --deepmd-lammps /path/to/its/lmp [--json FILE]
 
-SITE-PACKAGES is that of a Python with deepmd-kit[cpu]; its plugin wants a LAMMPS of the version that `deepmd-kit[lmp]`
-names. The lattice constant (A) is one at which no atom has more neighbours than `sel`. Times are LAMMPS' own.
+SITE-PACKAGES is that of a Python with deepmd-kit[cpu]; its plugin needs a LAMMPS of the version that `deepmd-kit[lmp]`
+names. Choose the lattice constant (A) so that no atom has more neighbours than `sel`. Times are LAMMPS' own.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What `benchmarks/lammps.py --times` starts in the place of Python: `mdops.model_server`, with a record of where
-each evaluation's time goes. A file for each process goes into the folder that MDOPS_TIMES names.
+"""`benchmarks/lammps.py --times` starts this instead of Python: `mdops.model_server`, with a record of where
+each evaluation's time goes. Each process writes a file into the folder MDOPS_TIMES.
 
-Each row is an evaluation, in seconds: all of it; of it waiting for the GPU before rows can go; copying rows to and from
-the memory that LAMMPS sees; and waiting for LAMMPS, which has to hear from every process. The rest is the time in
+Each row is an evaluation, in seconds: the total; waiting for the GPU before rows can be sent; copying rows to and from
+the memory shared with LAMMPS; and waiting for LAMMPS, which needs rows of every process. The rest is the time in
 which the process launches work, while the GPU computes or waits.
 """
 

@@ -1,13 +1,13 @@
-"""`mdops learn` of a Cu-Al alloy from EMT beside trainings on random frames of EMT's own dynamics.
+"""`mdops learn` for a Cu-Al alloy from EMT beside trainings on random frames of EMT's own dynamics.
 
     python benchmarks/learn.py --seed 0 --out FOLDER [--json FILE]
 
-Four cells of 32 atoms, 300 to 1,000 K and 2,000 K, at which they melt (examples/learn_alloy.py). The judge is
-160 frames of EMT's dynamics, ten of each cell at each temperature. First a training on 400 random frames of
+Four cells of 32 atoms, at 300 to 1,000 K and at 2,000 K, where they melt (examples/learn_alloy.py). The test has
+160 frames of EMT's dynamics, ten of each cell at each temperature. First, a training on 400 random frames of
 other such dynamics. Then `mdops learn` with half of these calls; its target is the error of that training
-plus 10 meV/A. Then a training on as many random frames as it took calls. All are of the same nets, the last
-trainings of the same number of steps. The guard is tried on frames that are hotter, compressed and stretched,
-and on surfaces. CPU times are of this process and its children: they hold on a machine that others use.
+plus 10 meV/A. Then a training on as many random frames as it made calls. All have the same nets, and the last
+trainings the same number of steps. The guard is tested on frames that are hotter, compressed and stretched,
+and on surfaces. CPU times are of this process and its children, so they hold on a machine that others use.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def dynamics(path: Path, frames: int, seed: int) -> Path:
 
 
 def beyond(path: Path, seed: int) -> Path:
-    """Frames outside of what was learned: hotter, compressed, stretched, and surfaces."""
+    """Frames outside of the learned domain: hotter, compressed, stretched, and surfaces."""
     if path.exists():
         return path
     random, found = np.random.default_rng(seed), []
@@ -86,7 +86,7 @@ def beyond(path: Path, seed: int) -> Path:
 
 
 def train(folder: Path, data: Path, steps: int, seed: int) -> dict[str, float]:
-    """A training on all frames of a file; its CPU time."""
+    """A training on all frames of a file; returns errors and its CPU time."""
     began = cpu_seconds()
     given = training_input(STUDENTS, [data], TYPES, steps, seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def errors(model: Path, test: Path) -> dict[str, float]:
 
 
 def taught(out: Path, target: float, seed: int) -> dict[str, Any]:
-    """The loop with this target, its cost, and its errors round by round on the judge's frames."""
+    """The loop with this target, its cost, and its errors on the test frames in each round."""
     folder = out / "learned"
     folder.mkdir(exist_ok=True)
     ase.io.write(folder / "start.extxyz", cells())
@@ -130,7 +130,7 @@ def taught(out: Path, target: float, seed: int) -> dict[str, Any]:
 
 
 def guarded(folder: Path, test: Path, outside: Path, target: float) -> dict[str, Any]:
-    """How the committee's deviation tells errors, within the domain and beyond."""
+    """How well the committee's deviation predicts errors, within the domain and outside."""
     names = ["model.safetensors", *sorted(p.name for p in folder.glob("committee-*.safetensors"))]
     models = [mdops.load(folder / name, overflow="extend") for name in names]
     rounds = finished_rounds(folder)

@@ -1,17 +1,17 @@
-"""How accurate a training gets in which time: errors on frames that are not trained on, over wall time.
+"""The accuracy of a training against wall time: errors on validation frames.
 
     python benchmarks/learning_curve.py --train ../shared/data/water/data_0 ../shared/data/water/data_1
         ../shared/data/water/data_2 --validate ../shared/data/water/data_3 --seconds 600
         [--device cuda] [--recipe deepmd --steps 15000 --curve ../shared/reference/water_se_a/lcurve.out]
         [--rate 0.002] [--smoothing 0] [--model FILE] [--json FILE] [--plot FILE]
 
-The standard net (25-50-100, axis 16, fitting 240-240-240, 6 A), one frame a batch, float32. `--recipe mdops` leaves
-out the sections learning_rate, loss and optimizer of the input, which are mdops' own then; `--recipe deepmd` has
-those of DeePMD-kit's water example. The clock begins with the reading of data; the time of validations is counted
-too. With --seconds the number of steps is what fits in: some steps are timed before the clock begins, because the
-learning rate depends on how many there will be. The last line is of all validation frames and the model as saved,
-with the intervals of its splines in simulation. --rate and --smoothing are learning_rate.start_lr and
-training.smoothing in the place of the recipe's. --curve overlays another lcurve.out by steps.
+The standard net (25-50-100, axis 16, fitting 240-240-240, 6 A), one frame per batch, float32. `--recipe mdops` leaves
+out the sections learning_rate, loss and optimizer of the input, so that mdops' own are used; `--recipe deepmd` uses
+those of DeePMD-kit's water example. The clock starts with the reading of data; the time of validations is
+included. With --seconds, the number of steps is what fits into it: some steps are timed before the clock starts,
+because the learning rate depends on that number. The last line has the errors of all validation frames with the saved
+model, and the intervals of its splines in simulations. --rate and --smoothing replace the recipe's
+learning_rate.start_lr and training.smoothing. --curve draws another lcurve.out against steps.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from mdops.train.config.sections import Config
 from mdops.train.loop.trainer import Trainer
 from mdops.train.report.learning_curve import Report, read_curve
 
-TIMED, SPARE = 60, 0.95  # steps that are timed, and the share of the time that they are planned for
+TIMED, SPARE = 60, 0.95  # timed steps, and the share of the time that is planned for steps
 LINES = 80
 RECIPES: dict[str, dict[str, Any]] = {
     "mdops": {},
@@ -82,7 +82,7 @@ def configured(arguments: argparse.Namespace, steps: int) -> Config:
 
 
 def planned_steps(arguments: argparse.Namespace) -> int:
-    """As many as fit into the time."""
+    """The number of steps that fits into the time."""
     with tempfile.TemporaryDirectory() as folder:
         trial = Trainer(configured(arguments, 10**6), folder, device=arguments.device)
         for _ in range(TIMED // 3):
@@ -109,7 +109,7 @@ def shown(report: Report, start: float) -> dict[str, float]:
 
 
 def train(arguments: argparse.Namespace, steps: int) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """The curve, and the errors of the model as saved over all validation frames."""
+    """The curve, and the errors of the saved model on all validation frames."""
     curve: list[dict[str, float]] = []
     start = time.perf_counter()
 
@@ -134,7 +134,7 @@ def train(arguments: argparse.Namespace, steps: int) -> tuple[list[dict[str, flo
 
 
 def time_to(curve: list[dict[str, float]], force_rmse: float) -> float | None:
-    """Seconds until the validation's error first was that small."""
+    """Seconds until the validation error was first that small."""
     return next((row["seconds"] for row in curve if row["force_rmse"] <= force_rmse), None)
 
 

@@ -3,9 +3,9 @@
     python benchmarks/linear.py [--device cuda] [--json FILE] [--degrees | --small]
 
 The sizes are those of a training step of DPA-1 (192 atoms of water, 17,298 neighbours), of its fitting net, and of a
-batch of 256 frames; with --degrees those of DPA-4's nodes, of products by degree alone; with --small those of some
-nodes or edges of models that pass messages, whose weights' gradients come without sums. Microseconds are medians;
-errors are norms over norms, off float64.
+batch of 256 frames; with --degrees those of DPA-4's nodes, for products by degree; with --small those of a few
+nodes or edges of models that pass messages, with gradients of weights that need no sums. Microseconds are medians;
+errors are norms of differences from float64, relative to its norm.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _SMALL = [
     *((1_024, *sizes) for sizes in ((128, 64), (128, 256), (240, 240))),
     *((5_070, *sizes) for sizes in ((32, 96), (64, 64), (64, 192))),
 ]
-# Nodes, degrees, inputs, outputs: of DPA-4 with 64 channels and degree 3, and of DeePMD-kit's example, Mini.
+# Nodes, degrees, inputs, outputs: for DPA-4 with 64 channels and degree 3, and for DeePMD-kit's example, Mini.
 _DEGREES = [
     *(
         (n, 4, inputs, outputs)
@@ -51,7 +51,7 @@ _CALLS, _ROUNDS = 10, 9
 
 
 def _microseconds(run: Callable[[], Any], device: str) -> float:
-    """Of a call."""
+    """Time of a call."""
     if device == "cpu":
         times = []
         for _ in range(_ROUNDS):
@@ -110,7 +110,7 @@ def _measured(size: tuple[int, int, int], device: str, sums: bool) -> list[dict[
 
 
 def _by_degree(size: tuple[int, int, int, int], device: str) -> dict[str, Any]:
-    """Beside a batch of products, with weights that a product with a table chooses for each coefficient."""
+    """Beside a batch of products, with weights that a product with a table selects for each coefficient."""
     n, degrees, inputs, outputs = size
     x = torch.randn(n, degrees**2, inputs, device=device)
     weight = torch.randn(degrees, inputs, outputs, device=device)

@@ -4,10 +4,10 @@
     python benchmarks/liquid.py --out FOLDER [--json FILE]
 
 The teacher is too slow for dynamics, so its distributions come from hybrid Monte Carlo, which is exact for any
-proposal that can be reversed. A trajectory of the student from new velocities proposes a configuration, and the
+reversible proposal. A trajectory of the student from new velocities proposes a configuration, and the
 teacher's energy accepts or rejects it: one call of the teacher for 100 fs. The student's own distributions come
-from the same walk with its own energy. The frames that the teacher labelled in its walk, accepted or not, judge the
-student's forces. No training saw them.
+from the same walk with its own energy. The test frames for the student's forces are those that the teacher labelled in
+its walk, accepted or not. No training used them.
 """
 
 import argparse
@@ -39,9 +39,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from learn_liquid import tree
 from study.sampling import hot_velocities
 
-TEMPERATURE, TIMESTEP, STEPS = 300.0, 0.5, 200  # K, fs, steps of a proposal
+TEMPERATURE, TIMESTEP, STEPS = 300.0, 0.5, 200  # K, fs, steps per proposal
 NVE = 40_000  # steps at constant energy
-SETTLING, CALLS, LONG = 60, 120, 400  # proposals: before both walks, of the teacher's, of the student's
+SETTLING, CALLS, LONG = 60, 120, 400  # proposals: of equilibration, of the teacher's walk, of the student's
 REACH, WIDTH = 3.9, 0.1  # of distributions, A; half of the box
 
 
@@ -66,7 +66,7 @@ def walk(
 
 
 def by_teacher(teacher: Teacher, path: Path) -> Callable[[Atoms], float]:
-    """The teacher's energy. Each of its answers goes to a file."""
+    """The teacher's energy. Each of its results is written to a file."""
     answers: list[Atoms] = []
 
     def energy(atoms: Atoms) -> float:

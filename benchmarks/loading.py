@@ -1,10 +1,10 @@
-"""How long a model takes to load, and its first step before it can be taken: processor time of one thread.
+"""The time to load a model, and the additional time of its first step: processor time of one thread.
 
     python benchmarks/loading.py MODEL [MODEL ...] [--dtypes float64 float32] [--repeats 3] [--json FILE]
 
-64 atoms of a model's first two types, near the places of a cubic lattice. "load" is `mdops.load`, and "first" what the
-first step takes more than the next one: tables of the types that are there. Least of the repeats. Other work on the
-machine moves these less than it moves the time that passes.
+64 atoms of a model's first two types, near the sites of a cubic lattice. "load" is `mdops.load`. "first" is the
+difference between the first and the second step: tables of the types in the system. Smallest times of the repeats; they
+depend less on other programs than wall times do.
 """
 
 import time
@@ -56,7 +56,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    times(arguments.models[0], arguments.dtypes[0])  # what is imported at the first use
+    times(arguments.models[0], arguments.dtypes[0])  # for imports at the first use
     rows: list[dict[str, Any]] = []
     for path in arguments.models:
         for dtype in arguments.dtypes:

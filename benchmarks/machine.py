@@ -1,4 +1,4 @@
-"""What a benchmark ran on, for its JSON file."""
+"""A description of the machine of a benchmark, for its JSON file."""
 
 import argparse
 import json
@@ -15,8 +15,8 @@ import mdops.ops
 
 
 def machine(device: str = "cpu", commit: str | None = None) -> dict[str, Any]:
-    """Processor, GPU, versions, and the commit: the one told, that in the file which MDOPS_COMMIT_FILE names, or that
-    of the checkout this file is in."""
+    """Processor, GPU, versions, and the commit: the given one, the one in the file MDOPS_COMMIT_FILE, or that
+    of the checkout that contains this file."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.split(": ")[1] for line in lines if "model name" in line), "")
     found = {
@@ -42,12 +42,12 @@ def _commit() -> str | None:
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:
-    """A parser whose help has a whole docstring as it stands."""
+    """A parser whose help shows the docstring without reformatting."""
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def report(result: Any, file: Path | None) -> None:
-    """Prints it, and writes it into a JSON file where one is named."""
+    """Prints the result, and writes it to a JSON file if one is given."""
     text = json.dumps(result, indent=1)
     print(text)
     if file:

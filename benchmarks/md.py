@@ -1,13 +1,13 @@
-"""Time of a step of `mdops md`: of this checkout, or of several in turn.
+"""Time of a step of `mdops md`, for this checkout or for several in turn.
 
     python benchmarks/md.py --model model.dp [--structure frame.extxyz | --system deepmd_folder] [--atoms 192]
                             [--python before=PATH --python now=PATH] [--rounds 7] [--steps 300] [--threads 2]
                             [--clock cpu] [--json FILE]
 
-Each round runs the command with every interpreter in turn (of a virtual environment that has its own mdops), for NVE,
-NVT by a Nose-Hoover chain, and Langevin dynamics: 0.5 fs, 300 K, a frame and a line of the log every 100 steps. A row
-has the medians, and the median of the rounds' ratios to the first interpreter, so that a load that changes touches both
-alike. On a machine with much other work --clock cpu --threads 1 counts the processor's time in place of the wall's.
+Each round runs the command with every interpreter in turn (of a virtual environment with its own mdops), for NVE,
+NVT with a Nose-Hoover chain, and Langevin dynamics: 0.5 fs, 300 K, a frame and a log line every 100 steps. A row
+has the medians, and the median of the rounds' ratios to the first interpreter, which depend less on a changing load.
+On a busy machine, --clock cpu --threads 1 measures processor time instead of wall time.
 """
 
 import argparse
@@ -32,13 +32,13 @@ ENSEMBLES = {
     "nvt": ["--ensemble", "nvt"],
     "langevin": ["--ensemble", "nvt", "--thermostat", "langevin"],
 }
-# The summary of a run, by another clock.
+# Prints the summary of a run with another clock.
 COMMAND = "import sys, time; time.perf_counter = time.{}; from mdops.cli import main; sys.exit(main())"
 CLOCKS = {"wall": "perf_counter", "cpu": "process_time"}
 
 
 def milliseconds(python: str, ensemble: str, arguments: argparse.Namespace, folder: Path) -> float:
-    """Of a step, as the command itself says (without its start)."""
+    """Time of a step as the command prints it (without its start)."""
     start = COMMAND.format(CLOCKS[arguments.clock])
     command = [python, "-c", start, "md", "start.extxyz", "--model", str(arguments.model.resolve())]
     command += [*ENSEMBLES[ensemble], "--temperature", "300", "--timestep", "0.5", "--overwrite"]

@@ -1,17 +1,17 @@
-"""Models that pass messages on a CPU: steps and training beside DeePMD-kit; of DPA-3 ops beside the products that they
-cannot do without, too.
+"""Models that pass messages on a CPU: steps and training beside DeePMD-kit; for DPA-3 also ops beside their necessary
+products.
 
     python benchmarks/message_passing.py --inputs examples/water [--model dpa3] [--atoms 192] [--clock process_time]
         [--deepmd PYTHON] [--training 192] [--memory 1536 [--at-once 384]] [--calls 12] [--json FILE]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository, whose input for the model gives the sizes.
-`products` are the bare products of an op by torch.mm into preallocated outputs, `activation` is f of all its rows by
-`layer_output`: what the op does besides is bytes and sums. All in turn; the least of many calls, for steps the median.
-With `--clock process_time` and OMP_NUM_THREADS=1 it is the processor time of one thread, which other programs on the
-machine change less. A training step is the average of ten; those of DeePMD-kit are the difference of processor time
-between trainings of one step and of eleven. `--memory` alone measures how far a step of so many atoms raises the
-process' memory, with the layers' edges and angles of all atoms, or of so many at once as `--at-once` says: atoms, of
-dpa4 edges. `--calls` alone prints what the calls of PyTorch in a step take, each the least in so many steps.
+`products` are only the products of an op, with torch.mm into preallocated outputs; `activation` is f of all its rows
+with `layer_output`. The rest of an op is memory traffic and sums. All variants in turn; the smallest of many calls, for
+steps the median. With `--clock process_time` and OMP_NUM_THREADS=1, it is the processor time of one thread, which
+depends less on other programs. A training step is the average of ten; for DeePMD-kit it is from the difference of
+processor time between trainings of one step and of eleven. `--memory` only measures how much a step with so many atoms
+increases the process' memory, with the layers' edges and angles of all atoms, or of --at-once atoms at a time (for
+dpa4, edges). `--calls` only prints the time of PyTorch's calls in a step, each the smallest in so many steps.
 """
 
 import argparse
@@ -46,7 +46,7 @@ from mdops.train.config.read import parse_config
 from mdops.train.loop.trainer import Trainer
 
 OPS = torch.ops.mdops
-_STEPS = 10  # of a training
+_STEPS = 10  # number of training steps
 
 
 def least(functions: dict[str, Callable[[], Any]], clock: str, calls: int) -> dict[str, float]:
@@ -66,7 +66,7 @@ def of_op(
     widths: tuple[int, int, int],
     activation: str,
 ) -> dict[str, Callable[[], Any]]:
-    """The passes of an op on such rows, and what bounds them."""
+    """The passes of an op on such rows, and their lower bounds."""
     (first, second, groups), (inputs, sent, kept) = ends, widths
     rows, columns, code = first.nodes.shape[0], sent + kept, kernel_code(activation)
     firsts, seconds = (len(of.offsets) - 1 for of in (first, second))
@@ -94,7 +94,7 @@ def of_op(
 
 
 def ops(potential: Potential, atoms: int, clock: str) -> dict[str, dict[str, float]]:
-    """Of a layer's two ops, us an atom."""
+    """Times of a layer's two ops, us per atom."""
     (descriptor,) = potential.model.descriptors
     o, activation = descriptor.options.repflow, descriptor.options.activation_function
     system = from_atoms([sample_box(atoms, ["O", "H"])], potential.type_map)
@@ -116,8 +116,8 @@ def ops(potential: Potential, atoms: int, clock: str) -> dict[str, dict[str, flo
 
 
 def steps(potential: Potential, atoms: int, clock: str, python: str | None, rounds: int) -> dict[str, float]:
-    """Energies, forces and virial with the list given, us an atom, of steps that follow one of the same program, as in
-    a simulation: the other program's leave nothing of use in the caches."""
+    """Energies, forces and virial with a given list, us per atom. Each step follows a step of the same program, as in a
+    simulation, because the other program replaces the caches' contents."""
     box = sample_box(atoms, ["O", "H"])
     system = from_atoms([box], potential.type_map)
     evaluator, given = potential.evaluator(), potential.neighbor_list(system)
@@ -146,7 +146,7 @@ def steps(potential: Potential, atoms: int, clock: str, python: str | None, roun
 
 
 def memory(potential: Potential, atoms: int, at_once: int | None) -> dict[str, float]:
-    """kB and processor microseconds an atom of the first step."""
+    """kB and processor microseconds per atom of the first step."""
     first, systems = (
         potential.evaluator(),
         [from_atoms([sample_box(n, ["O", "H"])], potential.type_map) for n in (24, atoms)],
@@ -162,7 +162,7 @@ def memory(potential: Potential, atoms: int, at_once: int | None) -> dict[str, f
         mock.patch.object(DPA4, "_edges_at_once", lambda _, vectors, atoms: at_once or len(vectors)),
     ):
         first(systems[0], lists[0], check=False)
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before, start = _resident("VmRSS"), time.process_time()
         first(systems[1], lists[1], check=False)
     now = time.process_time()
@@ -170,7 +170,7 @@ def memory(potential: Potential, atoms: int, at_once: int | None) -> dict[str, f
 
 
 def calls(potential: Potential, atoms: int, rounds: int) -> dict[str, tuple[float, int]]:
-    """Of the operations in a step: us an atom of all calls of one name, and how many there are."""
+    """The operations in a step: us per atom of all calls with one name, and their number."""
     system = from_atoms([sample_box(atoms, ["O", "H"])], potential.type_map)
     evaluator, given = potential.evaluator(), potential.neighbor_list(system)
     least_of: dict[tuple[str, int], float] = {}
@@ -192,13 +192,13 @@ def calls(potential: Potential, atoms: int, rounds: int) -> dict[str, tuple[floa
 
 
 def _resident(name: str) -> int:
-    """In kB."""
+    """Memory in kB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def training(file: Path, atoms: int, python: str | None) -> dict[str, float]:
-    """Processor seconds of a training step of one frame, of all threads: the average of `_STEPS`."""
+    """Processor seconds of a training step with one frame, of all threads: the average of `_STEPS`."""
     tree = json.loads(file.read_text())
     with tempfile.TemporaryDirectory() as folder:
         _write_system(Path(folder), atoms)
@@ -244,7 +244,7 @@ def _processor_time(call: Callable[[], Any]) -> float:
 
 
 def _of_deepmd(python: str, tree: dict[str, Any], count: int) -> float:
-    """Of a whole training of DeePMD-kit with so many steps."""
+    """Processor seconds of a whole training with DeePMD-kit, with so many steps."""
     own = tree | {"training": tree["training"] | {"numb_steps": count, "disp_freq": 1}}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "input.json").write_text(json.dumps(own))

@@ -4,14 +4,14 @@
         [--model dpa3] [--options '{"repflow": {"nlayers": 3}}' ...] [--matmul tf32] [--atoms 192 1536 12288 98304]
         [--no-kernels] [--engine] [--eager] [--check] [--training] [--json FILE] [--commit HASH]
 
-`--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes are those of its input for the model (dpa2,
-dpa2_medium, dpa3, dpa4; dpa4_wide: dpa4 with four blocks of degree 3 and 64 channels; dpa4_groups: with two groups of
-channels), weights random; `--options` has options of the descriptor in the place of the input's, each of these objects
-measured after the other. `--system` is a folder of its data, whose first frame is repeated. A step has its neighbour
-list given, with a skin of 1 A, and is the replay of a CUDA graph, the median of ten runs; with --engine also a step of
-NVE in the engine, which makes the list anew where it must. --eager has `Potential.compute` in the place of graphs, the
-second of two calls, for boxes whose atoms go in runs. --check compares with float64, of the products that --matmul
-names; --training: a step on one frame of that system (docs/notes/message-passing-gpu.md).
+`--inputs` is the folder `examples/water` of DeePMD-kit's repository. The sizes are those of its input for the model
+(dpa2, dpa2_medium, dpa3, dpa4; dpa4_wide: dpa4 with four blocks of degree 3 and 64 channels; dpa4_groups: with two
+groups of channels), with random weights. `--options` has options of the descriptor that replace those of the input;
+each of these objects is measured separately. `--system` is a folder of its data, whose first frame is repeated. A step
+has a given neighbour list with a skin of 1 A, and is the replay of a CUDA graph, the median of ten runs. --engine also
+times an NVE step in the engine, which rebuilds its list. --eager uses `Potential.compute` instead of graphs, the second
+of two calls, for boxes whose atoms are computed in parts. --check compares with float64, for the products of --matmul.
+--training: a step on one frame of that system (docs/notes/message-passing-gpu.md).
 """
 
 import argparse
@@ -46,7 +46,7 @@ def with_room(potential: Potential, system: System, pairs: NeighborList) -> Neig
     model = potential.model
     near = Neighborhood.of(system, pairs, model.cutoff, model.dtype)
     sizes = model.graph_sizes(near.report(model.neighbors).within)
-    if sizes is None:  # it passes no messages
+    if sizes is None:  # the model passes no messages
         return pairs
     edges, angles, inner = sizes.sum(0).tolist()
     return pairs._replace(graph_room=(edges, angles, inner))
@@ -83,7 +83,7 @@ def step(potential: Potential, box: Atoms, *, profiled: bool) -> dict[str, Any]:
 
 
 def engine_step(potential: Potential, box: Atoms) -> dict[str, float]:
-    """Microseconds of a step of NVE, with the lists that it makes."""
+    """Microseconds of an NVE step, with rebuilds of lists."""
     physics, box = EnsembleSettings("nve", 300, 0.5), box.copy()
     set_velocities(box, physics, np.random.default_rng(0), anew=True)
     engine = Engine(box, potential, physics)
@@ -97,7 +97,7 @@ def engine_step(potential: Potential, box: Atoms) -> dict[str, float]:
 
 
 def eager_step(potential: Potential, box: Atoms) -> dict[str, float]:
-    """Of a call that makes its list, outside of CUDA graphs."""
+    """Time of a call that makes its list, without CUDA graphs."""
     torch.cuda.reset_peak_memory_stats()
     potential.compute(box)
     start = time.perf_counter()
@@ -108,7 +108,7 @@ def eager_step(potential: Potential, box: Atoms) -> dict[str, float]:
 
 
 def check(make: Callable[[], Potential], box: Atoms, matmul: str) -> dict[str, float]:
-    """How far float32 is from float64, of the largest force and in eV an atom."""
+    """Differences of float32 from float64, relative to the largest force, and in eV per atom."""
     found = []
     for dtype in (torch.float32, torch.float64):
         potential = make().to("cuda").to(dtype)

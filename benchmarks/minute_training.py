@@ -4,9 +4,9 @@
         [--seconds 60] [--json FILE]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository, `--data` that of its systems data_0 to data_3.
-Both programs get the same input: the example's with fewer steps, to whose end its rates fall. Both are stopped after
-so many seconds, start included. Errors are those of the programs' own learning curves on the validation system,
-geometric means over the last five points: at the last step that both have, and where mdops came to.
+Both programs get the same input: the example's with fewer steps, in which its learning rates fall to their ends. Both
+are stopped after --seconds, including the start. Errors are from the programs' own learning curves for the validation
+system, geometric means over the last five points: at the last step that both reached, and at mdops' last step.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from machine import machine
 
 from mdops.train.report.learning_curve import read_curve
 
-# With as many steps as mdops makes in a minute or so on an H100 that it shares.
+# With about as many steps as mdops makes in a minute on a shared H100.
 INPUTS = {
     "se_e2_a/input.json": 12000,
     "se_e2_r/input.json": 12000,
@@ -39,11 +39,11 @@ INPUTS = {
     "se_atten/input.json": 2000,
 }
 EVERY, POINTS = 50, 5
-PLACES = [46, 92]  # where an input leaves them to the data, which DeePMD-kit takes long to count
+PLACES = [46, 92]  # for inputs that leave them to the data, because DeePMD-kit takes long to count
 
 
 def start(program: str, python: str, source: Path, steps: int, folder: Path, device: str) -> subprocess.Popen:
-    """A training of an input in a folder of its own."""
+    """A training with an input in its own folder."""
     shutil.copytree(source.parent, folder, ignore=shutil.ignore_patterns("*.json"))
     tree = json.loads(source.read_text())
     training, descriptor = tree["training"], tree["model"].get("descriptor", {})
@@ -65,7 +65,7 @@ def start(program: str, python: str, source: Path, steps: int, folder: Path, dev
 
 
 def errors_at(curve: dict[str, np.ndarray], step: float) -> dict[str, float]:
-    """Of the last points up to a step."""
+    """Mean errors of the last points up to a step."""
     rows = np.flatnonzero(curve["step"] <= step)[-POINTS:]
     names = {"energy, eV/atom": "rmse_e_val", "forces, eV/A": "rmse_f_val"}
     return {
@@ -76,8 +76,8 @@ def errors_at(curve: dict[str, np.ndarray], step: float) -> dict[str, float]:
 
 
 def curve_of(folder: Path) -> dict[str, np.ndarray] | None:
-    """What a training wrote; None if it did not come so far."""
-    with contextlib.suppress(Exception):  # a last line may be half written
+    """The learning curve of a training; None if there is none yet."""
+    with contextlib.suppress(Exception):  # the last line may be incomplete
         curve = read_curve(folder / "lcurve.out")
         return curve if len(curve["step"]) else None
     return None
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and end the trainings
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the trainings
     with tempfile.TemporaryDirectory() as name:
         work, python = Path(name), os.path.abspath(args.python)
         (work / "data").symlink_to(args.data.resolve())

@@ -1,10 +1,10 @@
-"""Time of a full neighbour list against vesin (where installed): water's density, a cutoff of 7 A.
+"""Time of a full neighbour list against vesin (if installed), for water's density and a cutoff of 7 A.
 
     python benchmarks/neighbor.py [--atoms 1536 12288 98304] [--repeat 7] [--json FILE]
 
-Prints the median over runs taken in turn, in microseconds an atom. `rows` is the fixed-capacity form at a
-known capacity, as a Verlet list builds it; `list` counts first; `pairs` is (i, j, shifts), as vesin gives it;
-`check` is a Verlet list that finds nothing to do.
+Prints medians of runs taken in turn, in microseconds per atom. `rows` is the form with a fixed, known
+capacity, as a Verlet list uses it; `list` counts first; `pairs` is (i, j, shifts), as in vesin;
+`check` is a Verlet list that need not be rebuilt.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def water_like(n: int) -> dict[str, Any]:
 
 
 def medians(functions: dict[str, Callable[[], Any]], repeat: int) -> dict[str, float]:
-    """Seconds of each, run in turn so that a busy machine slows all of them alike."""
+    """Seconds of each, run in turn so that a busy machine slows them equally."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeat + 1):
         for name, function in functions.items():

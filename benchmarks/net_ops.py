@@ -1,4 +1,4 @@
-"""The ops on nets on a GPU, beside the products that they are made of (`nets.py --device cuda --ops`)."""
+"""The ops on nets on a GPU, beside the products of which they consist (`nets.py --device cuda --ops`)."""
 
 import functools
 import itertools
@@ -16,11 +16,11 @@ from mdops.ops.activation import CODES
 ROWS = (192, 1_536, 12_288, 98_304)
 WATER = (1600, 240, 240, 240, 1)
 _ROUNDS = 9
-_MOST_CHECKED = 12_288  # rows, off float64
+_MOST_CHECKED = 12_288  # rows that are compared with float64
 
 
 class _Case:
-    """Rows, layers, what a derivative takes, and one matrix for each of a net's products."""
+    """Rows, layers, arguments of a derivative, and one matrix for each of a net's products."""
 
     def __init__(self, rows: int) -> None:
         generator = torch.Generator(device="cuda").manual_seed(0)
@@ -68,7 +68,7 @@ class _Case:
         ]
 
     def products_of_passes(self) -> list[Any]:
-        """Those of `passes`, each of which begins with the layers' values."""
+        """The products of `passes`; each pass begins with the layers' values."""
         forward = [self.up()]
         backward = [self.up(), self.down(), self.of_weights()]
         twice = [
@@ -82,7 +82,7 @@ class _Case:
         return [*forward, *backward, *twice]
 
     def by_layers(self) -> Any:
-        """A net whose layers differ in their functions: no kernel of a whole net takes it."""
+        """A net whose layers have different functions, for which there is no kernel of a whole net."""
         return mlp_value_and_gradient(self.x, self.weights, self.biases, activation=["tanh", "tanh", "gelu"])
 
 
@@ -133,7 +133,7 @@ def _from_python(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def _errors(case: _Case) -> dict[str, list[float]]:
-    """Of value and gradient off float64, norms over norms."""
+    """Differences of value and gradient from float64, norms relative to norms."""
     wide = [[w.double() for w in of] for of in (case.weights, case.biases)]
     wanted = mlp_value_and_gradient(case.x.double(), *wide)
     found = {}

@@ -1,21 +1,21 @@
-"""Fitting nets of all kinds: what their kernels take beside the floors of their products.
+"""Fitting nets of all kinds: times of their kernels beside the lower bounds (floors) of their products.
 
     python benchmarks/nets.py [--device cpu] [--atoms N ...] [--only TEXT] [--training] [--ways] [--ops] [--json FILE]
                               [--commit HASH]
 
-On the CPU: `mlp_value_and_gradient` of water's fitting net against its products by torch.mm, in one run, and the net
+On the CPU: `mlp_value_and_gradient` of water's fitting net against its products with torch.mm, in one run, and the net
 and the whole step with products of each accuracy that the CPU has. On a GPU:
-whole steps of water with nets of every activation function, width and depth, and the part of the net's kernels, beside
-the floor of its products, three of float16 numbers for one of float32 numbers, at the rate that torch.mm reaches
-in turn with the step, and beside the floor of its input's bytes, which are written and read twice.
+whole steps of water with nets of every activation function, width and depth, and the part of the net's kernels. The
+floor of its products has three float16 products for one float32 product, at the rate that torch.mm reaches
+in turn with the step. Another floor is that of its input's bytes, which are written and read twice.
 
-With --ways, on a GPU: the steps with each way of the net in turn: the one that is chosen, a block by mma.sync of 32 and
-of 64 rows, and a kernel a product.
+With --ways, on a GPU: the steps with each way of the net in turn: the one that is chosen, a block with mma.sync of 32
+and of 64 rows, and a kernel per product.
 
-With --training: what a training asks of a net, values, gradients by the input, and the weights' gradients of a loss on
-both, by the op `mlp` and by PyTorch's operations on its layers, in turn.
+With --training: the net's work in a training (values, gradients by the input, and the weights' gradients of a loss on
+both), with the op `mlp` and with PyTorch's operations on its layers, in turn.
 
-With --ops, on a GPU: the ops on nets beside the products that they are made of by torch.mm, in turn (net_ops.py).
+With --ops, on a GPU: the ops on nets beside their products with torch.mm, in turn (net_ops.py).
 """
 
 import argparse
@@ -47,8 +47,8 @@ WATER = (1600, 240, 240, 240, 1)
 DEEP = [(240,) * n for n in (2, 4, 6, 9, 12, 16)]
 WIDE = [(n,) * 3 for n in (64, 128, 192, 256, 384, 512)]
 NET_KERNELS = "(chain|layer|cluster|block)_kernel"
-BLOCK_ROWS = {"chosen": "", "block 32": "32", "block 64": "64", "products": "1"}  # ways: of MDOPS_BLOCK_ROWS
-MEMORY_RATE = 3.0e12  # bytes a second of an H100's memory, as copies reach it
+BLOCK_ROWS = {"chosen": "", "block 32": "32", "block 64": "64", "products": "1"}  # ways: MDOPS_BLOCK_ROWS
+MEMORY_RATE = 3.0e12  # bytes per second of an H100's memory, as reached by copies
 
 
 def seconds(run: Callable[[], Any], times: int) -> float:
@@ -130,7 +130,7 @@ def by_matmul(atoms: int) -> list[dict[str, Any]]:
 
 
 def in_training(device: str) -> list[dict[str, Any]]:
-    """ms of a training's passes by `mlp` and by the layers' operations."""
+    """Milliseconds of a training's passes with `mlp` and with the layers' operations."""
     cases = [(1600, 240, 240, 240, 1), (400, 120, 120, 120, 1), (1, 25, 50, 100)]
     sizes = [(widths, n) for widths in cases for n in (192, 1536 if len(widths) > 4 else 17280)]
     rows = []
@@ -180,8 +180,8 @@ def in_training(device: str) -> list[dict[str, Any]]:
 
 
 class BesideProducts:
-    """A step, and in turn with it a product of float16 numbers summed in float32 by torch.mm: what the profiler finds
-    of both is of one clock."""
+    """A step, in turn with a float16 product with float32 sums by torch.mm, so that the profiler measures both at the
+    same clock rate."""
 
     SIZE = 8192
 
@@ -200,7 +200,7 @@ class BesideProducts:
             self.step.replay()
 
     def kernels(self, step: Any) -> tuple[dict[str, float], float]:
-        """Microseconds of each kernel in a step, and the products' operations a second."""
+        """Microseconds of each kernel in a step, and the products' operations per second."""
         from cuda_inference import kernels
 
         self.step = step
@@ -267,7 +267,7 @@ def on_gpu(sizes: list[int], only: str) -> list[dict[str, Any]]:
 
 
 def ways_on_gpu(sizes: list[int], only: str) -> list[dict[str, Any]]:
-    """Microseconds of a step, median of five in turn, and of the net's kernels in it, by each way."""
+    """Microseconds of a step, median of five in turn, and of the net's kernels in it, for each way."""
     from cuda_inference import captured, kernels, listed, milliseconds, repeated
 
     rows, model = [], None
@@ -300,7 +300,7 @@ def ways_on_gpu(sizes: list[int], only: str) -> list[dict[str, Any]]:
 
 
 def float64_on_gpu(atoms: int) -> dict[str, Any]:
-    """A step in float64: as the engine takes it, in a CUDA graph, and as `Potential.evaluate` does; and its kernels."""
+    """A step in float64, in a CUDA graph as in the engine, and as in `Potential.evaluate`; and its kernels."""
     from cuda_inference import captured, kernels, listed, milliseconds, repeated
 
     model: Potential = sample_model((46, 92), 6.0, (25, 50, 100), 16, (240,) * 3, torch.float64)
@@ -314,7 +314,7 @@ def float64_on_gpu(atoms: int) -> dict[str, Any]:
 
     run()
     took = statistics.median(seconds(run, 1) for _ in range(5))
-    system.find_atoms_by_type(len(model.type_map))  # which a step in a graph cannot ask for
+    system.find_atoms_by_type(len(model.type_map))  # a step in a graph cannot do this
     step = captured(model.evaluator(), system, pairs)
     ms, spread = milliseconds(step, 20)
     times = kernels(step)

@@ -1,12 +1,12 @@
-"""Steps of every kind with other options than those of DeePMD-kit's examples, on a GPU: which leave the fast path.
+"""Steps on a GPU of every kind with other options than in DeePMD-kit's examples, to find options without the fast path.
 
     python benchmarks/options_gpu.py --inputs examples/water --system deepmd_folder
         [--only dpa3 ...] [--json FILE] [--commit HASH]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository, `--system` a folder of its data, whose first frame
-is repeated. A step is energy, forces and virial with the list given, the replay of a CUDA graph, the median of ten
-runs; weights are random. Options are those of the descriptor, of the section `fitting_net`, or a dtype; "ratio" is the
-time over that of the example's own options in float32.
+is repeated. A step is energy, forces and virial with a given list, the replay of a CUDA graph, the median of ten
+runs; weights are random. Options are those of the descriptor, of the section `fitting_net`, or a dtype; "ratio" is
+relative to the time with the example's own options in float32.
 """
 
 import argparse
@@ -39,7 +39,7 @@ FITTINGS = of(
     {"resnet_dt": False},
     {"numb_fparam": 2, "default_fparam": [0.1, 0.2]},
 )
-# Of DPA-4 what a section without options has, and what DeePMD-kit's examples of spins and of properties have.
+# For DPA-4, the options of an empty section, and those of DeePMD-kit's examples of spins and of properties.
 DPA4_DEFAULTS: Options = {
     "channels": 64,
     "lmax": 3,
@@ -59,7 +59,7 @@ DPA4_SPIN: Options = {
     "edge_norm": True,
     "so3_readout": "none",
 }
-# The atoms of a box, and the options one after the other.
+# The number of atoms in a box, and the options to measure.
 CASES: dict[str, tuple[int, list[Options]]] = {
     "se_e2_a": (
         12288,

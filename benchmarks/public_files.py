@@ -1,12 +1,12 @@
-"""Model files that others have published: which evaluator takes each, and energy, forces and virial of 1,000 atoms by
-mdops and by DeePMD-kit, in turn in one run.
+"""Published model files: which evaluator each uses, and energy, forces and virial of 1,000 atoms with
+mdops and with DeePMD-kit, in turn in one run.
 
     python benchmarks/public_files.py FOLDER --tensorflow PYTHON --pytorch PYTHON [--json FILE]
 
-FOLDER is as for scripts/check_public_files.py. DeePMD-kit runs in the Python that is told, with its TensorFlow backend
-for `.pb`, as the file is: compressed, if it is. Both take one thread and find the neighbours in the call; the call of
-mdops is that of the ASE calculator. Atoms stand near the places of a cubic grid, so far from each other that no atom
-has more neighbours than `sel`. Times are processor time, the least of five.
+FOLDER is as for scripts/check_public_files.py. DeePMD-kit runs in the given Python, with its TensorFlow backend
+for `.pb`, with the file as it is: compressed, if it is. Both use one thread and find the neighbours in the call; the
+call of mdops is that of the ASE calculator. Atoms are near the sites of a cubic grid, so far from each other that no
+atom has more neighbours than `sel`. Times are processor times, the smallest of five.
 """
 
 import argparse
@@ -25,19 +25,19 @@ import public_file_answers
 
 BACKENDS = {".pb": "tf", ".pth": "pt"}
 ATOMS, EDGE, ROUNDS = 1000, 10, 5
-WIDER, MOST = 1.08, 4.0  # a step of the distance between atoms, and how far it may go
+WIDER, MOST = 1.08, 4.0  # factor between distances of atoms, and the largest factor
 WAYS = ("float64", "float32")
 
 
 def structure(ntypes: int, scale: float) -> Any:
-    """Types, positions and cell; a scale of 1 has 2.4 A between the places of the grid."""
+    """Types, positions and cell; at a scale of 1 the grid's sites are 2.4 A apart."""
     public_file_answers.CASES["large"] = (ATOMS, EDGE)
     types, positions, cell = public_file_answers.structure("large", ntypes)
     return types, scale * positions, scale * cell
 
 
 def least(call: Any) -> float:
-    """Microseconds of an atom; the first two calls are for what happens once."""
+    """Microseconds per atom; the first two calls, which include preparations, are not counted."""
     call(), call()
     found = []
     for _ in range(ROUNDS):
@@ -48,7 +48,7 @@ def least(call: Any) -> float:
 
 
 def of_deepmd(path: Path, scale: float) -> float:
-    """In DeePMD-kit's Python."""
+    """The same in DeePMD-kit's Python."""
     with tempfile.TemporaryDirectory() as folder:
         model = public_file_answers.potential(path, BACKENDS[path.suffix], Path(folder))
         types, positions, cell = structure(model.get_ntypes(), scale)

@@ -1,4 +1,4 @@
-"""What low-bit schemes and less accurate products cost a trained model: errors on frames that nothing was fitted to,
+"""The cost of low-bit schemes and less accurate products for a trained model: errors on test frames,
 the drift of the energy, and the time of a step.
 
     python benchmarks/quantize.py MODEL --data SYSTEM... --test SYSTEM... [--schemes w8a8 ...] [--trained NAME=FILE ...]
@@ -29,7 +29,7 @@ from mdops.train import load_dataset
 
 
 def repeats(atoms: int, frame: int) -> tuple[int, int, int]:
-    """How often a frame is repeated in each direction."""
+    """How many times a frame is repeated in each direction."""
     times = [1, 1, 1]
     while int(np.prod(times)) * frame < atoms:
         times[int(np.argmin(times))] *= 2
@@ -76,7 +76,7 @@ def main() -> None:
         if drifts:
             row.drift, row.drift_error = drifts[0]
         if len(drifts) > 1:
-            slopes = np.array([found for found, _ in drifts if found == found])  # of those that did not break
+            slopes = np.array([found for found, _ in drifts if found == found])  # without dynamics that broke
             row.drift = float(slopes.mean()) if len(slopes) else float("nan")
             row.drift_error = (
                 float(slopes.std(ddof=1) / len(slopes) ** 0.5) if len(slopes) > 1 else float("nan")
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def one_drift(model: Potential, tested: Any, arguments: Any, seed: int) -> tuple[float, float]:
-    """Of the first frame of the test, with velocities by that seed."""
+    """The drift from the first test frame, with velocities from that seed."""
     return energy_drift(
         model,
         first_frame(tested),

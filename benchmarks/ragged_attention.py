@@ -1,14 +1,14 @@
-"""Attention on sequences of different lengths on a GPU, beside what PyTorch and FlashInfer have for it.
+"""Attention on sequences of different lengths on a GPU, beside PyTorch's and FlashInfer's functions for it.
 
     python benchmarks/ragged_attention.py [--peers [NAME ...]] [--cases bf16 fp32 dpa1] [--commit HASH] [--json FILE]
 
 2,048 sequences of lengths uniform in 16 to 200, 4 heads x 64 and 1 x 128, forward and forward + backward; and a layer
-of DPA-1: 12,288 sequences of some 90 rows, one head of 128, a gate of 3, a switch, absent keys. Each time is the
-median of replays of a CUDA graph of several calls, where the function can be captured, else of calls between events.
-Errors are norms of differences from float64's, over its norm, for the first sequences. scaled_dot_product_attention
-gets its input padded already: padding is not counted. FlashInfer's ragged prefill, which has no backward, is timed
-with its plan made, as ours is. The floor is the time to read every input and write every result once, at the bandwidth
-of a copy of 1 GiB, measured first.
+of DPA-1: 12,288 sequences of about 90 rows, one head of 128, a gate of 3, a switch, absent keys. Each time is the
+median of replays of a CUDA graph of several calls, if the function can be captured, else of calls between events.
+Errors are norms of differences from float64, relative to its norm, for the first sequences.
+scaled_dot_product_attention gets padded input; padding is not counted. FlashInfer's ragged prefill, which has no
+backward, is timed with its plan made before, like ours. The floor is the time to read every input and write every
+result once, at the bandwidth of a copy of 1 GiB, measured first.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def timed(function: Callable[[], Any], calls: int = 5) -> float:
 
 
 def copy_bandwidth() -> float:
-    """Bytes read and written in a millisecond."""
+    """Bytes read and written per millisecond."""
     a = torch.empty(1 << 28, device="cuda")
     b = torch.empty_like(a)
     return 2 * a.numel() * 4 / timed(lambda: b.copy_(a))
@@ -112,7 +112,7 @@ class Problem:
         return 4 * tensor / bandwidth, (4 + 8) * tensor / bandwidth
 
     def errors(self, matmul: str) -> list[float]:
-        """Of the result and the gradients of q, k and v, for the first sequences."""
+        """Errors of the result and of the gradients of q, k and v, for the first sequences."""
         count = min(len(self.lengths), 40)
         rows = sum(self.lengths[:count])
         part = Problem.__new__(Problem)
@@ -184,7 +184,7 @@ def flex_peer(p: Problem) -> Peer:
 
 
 def flashinfer_peer(p: Problem, backend: str) -> Peer:
-    """With its plan made here, outside of what is timed, as ours is; its kernels are compiled when first planned."""
+    """With its plan made before the timing, like ours; its kernels are compiled at the first plan."""
     import flashinfer
 
     workspace = torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
@@ -205,11 +205,11 @@ PEERS: dict[str, Callable[[Problem], Peer]] = {
     "flashinfer_fa2": functools.partial(flashinfer_peer, backend="fa2"),
     "flashinfer_fa3": functools.partial(flashinfer_peer, backend="fa3"),
 }
-NARROW_ONLY = {"varlen_attn", "flashinfer_fa2", "flashinfer_fa3"}  # have no float32
+NARROW_ONLY = {"varlen_attn", "flashinfer_fa2", "flashinfer_fa3"}  # without float32
 
 
 def peers(p: Problem, names: list[str]) -> dict[str, tuple[float, float | None]]:
-    """Milliseconds, forward and forward + backward, of the peers that are installed and run on this machine."""
+    """Milliseconds, forward and forward + backward, of the other functions that are installed and run here."""
     found: dict[str, tuple[float, float | None]] = {}
     for name in names:
         if p.q.dtype == torch.float32 and name in NARROW_ONLY:
@@ -220,7 +220,7 @@ def peers(p: Problem, names: list[str]) -> dict[str, tuple[float, float | None]]
             with torch.no_grad():
                 forward = timed(lambda f=function, x=inputs: f(*x))
             found[name] = (forward, timed(with_backward(function, inputs, grad[0]), 2) if grad else None)
-        except Exception as error:  # whatever a peer does not run on
+        except Exception as error:  # any reason why a function does not run
             print(f"{name}: {error!r:.200}", file=sys.stderr)
             torch.cuda.synchronize()
     return found

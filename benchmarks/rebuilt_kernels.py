@@ -1,6 +1,6 @@
-"""What rebuilding kernels for a model and a machine saves (jit.md): steps by the prebuilt and by the rebuilt
-kernels, in turns of one run, of untrained models of water's standard size, by their names in descriptors.py; or of a
-model file on a system of its data, which is repeated until there are as many atoms as asked for."""
+"""The gain of rebuilding kernels for a model and a machine (jit.md): steps with the prebuilt and with the rebuilt
+kernels, in turn in one run, for untrained models of water's standard size, by their names in descriptors.py; or for a
+model file and a system of its data, which is repeated until it has the requested number of atoms."""
 
 import argparse
 import itertools
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def made(name: str, activation: str, size: str, dtype: torch.dtype) -> Potential:
-    """With splines for its dtype."""
+    """A model with splines for its dtype."""
     small = (30, 60), 5.0, (8, 16, 32), 4, (32, 32)
     model = sample_model(*small) if size == "small" else model_of(name, elements_of(name)[0])
     model.to(dtype).use_spline()
@@ -94,7 +94,7 @@ def made(name: str, activation: str, size: str, dtype: torch.dtype) -> Potential
 
 
 def set_activation(model: torch.nn.Module, name: str) -> None:
-    """Of the fitting nets; what they answer does not matter here."""
+    """Sets that of the fitting nets; the results do not matter here."""
     for net in model.model.fitting.nets.nets:
         for layer in net.layers[:-1]:
             layer.activation_name = name
@@ -104,7 +104,7 @@ def set_activation(model: torch.nn.Module, name: str) -> None:
 def measure(
     model: Potential, key: str, box: Atoms, rounds: int, clock: Callable[[], float], skin: float
 ) -> dict[str, float]:
-    """Medians over rounds, us an atom, and the median ratio of neighbours in time."""
+    """Medians over rounds, us per atom, and the median ratio of consecutive measurements."""
     system, near = listed(model, [box], skin)
     atoms, evaluator = len(box), model.evaluator()
     step = {}

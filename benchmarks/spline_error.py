@@ -1,10 +1,10 @@
-"""How far forces are off by the number of knots: splines in float64 and in float32 against the exact nets.
+"""Errors of forces for numbers of knots: splines in float64 and in float32 against the exact nets.
 
     python benchmarks/spline_error.py MODEL [MODEL ...] --data ../shared/data/water/data_3
         [--intervals 64 96 256 1024] [--frames 4]
 
-Largest errors over all atoms of some frames, in parts of the largest force; beside them the error that the number of
-knots is chosen by (`mdops.tables.spline.spline_error`) and that of the exact nets in float32.
+Largest errors over all atoms of some frames, relative to the largest force. Also the error from which the number of
+knots is chosen (`mdops.tables.spline.spline_error`), and the error of the exact nets in float32.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The thermal conductivity of a Lennard-Jones fluid by atomic virials, beside the literature's.
+"""The thermal conductivity of a Lennard-Jones fluid from atomic virials, beside the literature's.
 
 python benchmarks/thermal_conductivity.py [--picoseconds 100] [--device cuda] [--out FILE]
 
-T* = 1.35, rho* = 0.6, cut at 2.5 sigma, as a table of pairs for argon: D. J. Evans, Phys. Rev. A 34, 1449 (1986) has
+T* = 1.35, rho* = 0.6, cutoff at 2.5 sigma, as a table of pairs for argon: D. J. Evans, Phys. Rev. A 34, 1449 (1986) has
 kappa* = 3.4. Four runs of 256 atoms; half an hour on a CPU.
 """
 

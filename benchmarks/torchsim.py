@@ -3,8 +3,8 @@
     python benchmarks/torchsim.py --model model.dp [--system deepmd_folder] [--molecules 1024] [--device cuda]
                                   [--json FILE]
 
-Clusters of 24 atoms (as of benchmarks/cuda_md.py), Langevin dynamics at 300 K, 0.5 fs, all of them in one batch.
-`forward` is the model alone, asked again with atoms that move (lists are rebuilt when they have to be); `integrate` is
+Clusters of 24 atoms (as in benchmarks/cuda_md.py), Langevin dynamics at 300 K, 0.5 fs, all in one batch.
+`forward` is the model alone, called again with atoms that move (lists are rebuilt if necessary); `integrate` is
 TorchSim's whole step; `engine` is that of `mdops.md.BatchEngine`. The three take turns, medians of several rounds.
 TorchSim 0.4 or later.
 """
@@ -32,7 +32,7 @@ from mdops.torchsim import MDOpsModel
 
 
 def timed(work: Callable[[], object], device: str) -> float:
-    """Seconds."""
+    """Time, s."""
     begin = time.perf_counter()
     work()
     if device == "cuda":
@@ -86,7 +86,7 @@ def main() -> None:
         "integrate": integrate,
         "engine": lambda: list(engine.run(steps)),
     }
-    for work in works.values():  # lists, graphs, memory
+    for work in works.values():  # makes lists, graphs, memory
         timed(work, device)
     times: dict[str, list[float]] = {name: [] for name in works}
     builds = own._list.builds

@@ -3,18 +3,18 @@
     python benchmarks/training.py --systems ../shared/data/water/data_0 [--device cuda] [--batches 1 64]
                                   [--attention | --radial] [--deepmd PYTHON] [--json FILE]
 
-The standard net (25-50-100, axis 16, fitting 240-240-240, 6 A) is trained on frames of water; with --attention it is
-DPA-1's of that size with two smooth layers of attention, 128 wide, and `gemm` is left out; with --radial it is se_e2_r,
-and `splines` is the step that autograd makes of spline moments. `step` is the whole
-step: the batch put together, energies and forces, their loss, its gradients, Adam and the average of the weights.
-`inference` is energies, forces and virial of one frame with its neighbour list given, as in simulation. `gemm` is the
-products of matrices that a step cannot do without, by torch.mm into preallocated outputs, one after the other: for
+The standard net (25-50-100, axis 16, fitting 240-240-240, 6 A) is trained on frames of water. With --attention, it is
+DPA-1's of that size with two smooth layers of attention, 128 wide, and `gemm` is left out. With --radial, it is
+se_e2_r, and `splines` is the step with autograd through spline moments. `step` is the whole
+step: making the batch, energies and forces, their loss, its gradients, Adam and the average of the weights.
+`inference` is energies, forces and virial of one frame with a given neighbour list, as in simulations. `gemm` is the
+necessary matrix products of a step, with torch.mm into preallocated outputs, one after the other: for
 each layer, and for the moments, six of the forward pass' size (training.md, "A step"). All are taken in turn, so
-that a busy machine slows them alike; the ratios are what to compare. `deepmd` is the average that DeePMD-kit prints
-for the same training in float64, its default: PYTHON is one that has it. Its steps are those of another run: compare
-the sizes, not the digits.
+that a busy machine slows them equally; compare the ratios. `deepmd` is the average that DeePMD-kit prints
+for the same training in float64, its default; PYTHON is a Python with DeePMD-kit. These steps are from another run:
+compare only the magnitudes.
 
-On several GPUs, each of which takes its share of every batch:
+On several GPUs, each of which computes its share of every batch:
 
     torchrun --nproc-per-node 4 benchmarks/training.py --systems ... --device cuda --batches 256
 """
@@ -49,7 +49,7 @@ OTHERS: dict[str, dict[str, Any]] = {"": {}, "attention": ATTENTION, "radial": {
 def training_input(
     systems: list[str], batch: int, precision: str, other: str, steps: int = 10**6
 ) -> dict[str, Any]:
-    """A training input that DeePMD-kit takes, too, but for `precision` and the average of the weights."""
+    """A training input that DeePMD-kit also takes, except for `precision` and the average of the weights."""
     angular = {} if other == "radial" else {"axis_neuron": 16, "type_one_side": True}
     return {
         "model": {
@@ -85,9 +85,7 @@ def trainer(systems: list[str], batch: int, precision: str, device: str, other: 
         parse_config(training_input(systems, batch, precision, other)), tempfile.mkdtemp(), device=device
     )
     largest = training.frames.sampler.largest
-    if (
-        largest != batch
-    ):  # an epoch is divided into equal batches: what is timed would be smaller than it says
+    if largest != batch:  # an epoch is divided into equal batches, so the timed batch would be smaller
         raise SystemExit(
             f"batches of {batch}: the frames of the systems make batches of {largest}; give others"
         )
@@ -95,7 +93,7 @@ def trainer(systems: list[str], batch: int, precision: str, device: str, other: 
 
 
 def inference(training: Trainer, folder: Path) -> Callable[[], Any]:
-    """Energies, forces and virial of the first frame by the model as it is now."""
+    """Energies, forces and virial of the first frame with the current model."""
     path = folder / "model.safetensors"
     training.potential.save(path)
     model = mdops.load(path, dtype=training.potential.dtype, device=str(training.device))
@@ -105,7 +103,7 @@ def inference(training: Trainer, folder: Path) -> Callable[[], Any]:
 
 
 def by_splines(systems: list[str], batch: int, precision: str, device: str) -> Callable[[], Any]:
-    """The same step without written-out passes."""
+    """The same step with autograd."""
     faster = [mock.patch.object(kind, "why_not", return_value="not here") for kind in TRAIN[:2]]
     with faster[0], faster[1]:
         training = trainer(systems, batch, precision, device, "radial")
@@ -145,7 +143,7 @@ def products(training: Trainer, batch: int) -> Callable[[], None]:
 def seconds_each(
     functions: dict[str, Callable[[], Any]], repeat: int, calls: int, device: str
 ) -> dict[str, float]:
-    """Median seconds of a call of each, `calls` at a time, in turn."""
+    """Median seconds per call of each, with `calls` calls timed together, in turn."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeat):
         for name, function in functions.items():
@@ -197,7 +195,7 @@ def measure(
 
 
 def scaling(training: Trainer, batch: int, precision: str, device: str, repeat: int) -> dict[str, Any]:
-    """The step alone, in several processes."""
+    """Times of the step in several processes."""
     for _ in range(3):
         training._advance()
     (step,) = seconds_each({"step": training._advance}, repeat, 100, device).values()

@@ -3,9 +3,9 @@
     python benchmarks/training_gpus.py --inputs examples/water --system deepmd_folder --gpus 1 2 [--json FILE]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository, `--system` a folder of its data; its frames are
-repeated to 512, so that every batch divides them. Each number of GPUs is a `torchrun` of its own with a process for
-each. Batches are fixed in all (strong) or for each GPU (weak); efficiency is that of frames/s. Losses are those of the
-first steps in float64 with the batch fixed in all: the largest relative difference from those of one GPU.
+repeated to 512, so that every batch size divides their number. Each number of GPUs is a separate `torchrun` with a
+process per GPU. Batches have a fixed total size (strong) or size per GPU (weak); efficiency is that of frames/s. Losses
+are those of the first steps in float64 with a fixed total size: the largest relative difference from those of one GPU.
 """
 
 import argparse
@@ -32,7 +32,7 @@ KINDS = {"se_e2_a": "se_e2_a/input_torch.json", "dpa3": "dpa3/input_torch.json"}
 
 
 def repeated_frames(source: Path, target: Path) -> None:
-    """A system of 512 frames with those of the first set of another, again and again."""
+    """A system of 512 frames, which repeats those of another system's first set."""
     (target / "set.000").mkdir(parents=True)
     for file in source.glob("*.raw"):
         shutil.copy(file, target)
@@ -58,7 +58,7 @@ def synchronize(training: Trainer) -> None:
 
 
 def step_ms(training: Trainer, *, count: int) -> float:
-    """Median of five rounds of so many steps."""
+    """Median time of a step over five rounds of `count` steps."""
     for _ in range(max(5, count)):
         training._advance()
     times = []
@@ -73,7 +73,7 @@ def step_ms(training: Trainer, *, count: int) -> float:
 
 
 def losses(training: Trainer) -> list[float]:
-    """Of the whole batch, step by step: the mean over the processes of each one's share."""
+    """Losses of the whole batch in each step: means over the processes' shares."""
     found = []
     for _ in range(LOSS_STEPS):
         branch = training.branches[""]
@@ -85,7 +85,7 @@ def losses(training: Trainer) -> list[float]:
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
-    """What one `torchrun` measures, in all of its processes."""
+    """The results of one `torchrun`, in all of its processes."""
     device = str(join_processes(args.device))
     count = Processes.current().count
     found: dict[str, Any] = {"gpus": count, "steps": [], "losses": {}}
@@ -113,7 +113,7 @@ def largest_difference(one: list[float], other: list[float]) -> float:
 
 
 def report(results: list[dict[str, Any]]) -> None:
-    """Adds efficiencies and differences beside one GPU, and prints all."""
+    """Adds efficiencies and differences from one GPU, and prints everything."""
     first = {(r["kind"], r["batch"]): r["frames/s"] for r in results[0]["steps"]}
     for result in results:
         gpus = result["gpus"]

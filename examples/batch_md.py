@@ -1,5 +1,5 @@
-"""Molecular dynamics of many small structures side by side: clusters of a Cu-Al alloy at 400 K, each with a thermostat
-of its own. One small structure cannot fill a GPU; a thousand in one batch do.
+"""Molecular dynamics of many small structures side by side: clusters of a Cu-Al alloy at 400 K, each with its own
+thermostat. One small structure cannot fill a GPU; a thousand in one batch do.
 
 python examples/batch_md.py
 """

@@ -1,10 +1,10 @@
-"""A collision cascade in copper: a table of the ZBL potential, a model that goes over to it, and a fast atom.
+"""A collision cascade in copper: a table of the ZBL potential, a model that blends with it, and a fast atom.
 
 python examples/cascade.py [FOLDER]
 
-Frames of EMT train the Deep Potential (examples/cascade.json), whose atoms go over to the table where a neighbour is
-nearer than 2 A. Then one atom of a crystal gets 100 eV. EMT and so short a training are enough to show how it is done,
-not for copper's displacement energies.
+Frames of EMT train the Deep Potential (examples/cascade.json). The energy of an atom changes to that of the table if a
+neighbour is closer than 2 A. Then one atom of a crystal gets 100 eV. EMT and such a short training are enough to show
+the method, but not for copper's displacement energies.
 """
 
 import json
@@ -32,7 +32,7 @@ def crystal(repeat: tuple[int, int, int]) -> Atoms:
 
 
 def frames(count: int) -> list[Atoms]:
-    """Crystals, little and much disordered, with EMT's energies and forces."""
+    """Crystals with small and large disorder, with EMT's energies and forces."""
     random, found = np.random.default_rng(0), []
     for k in range(count):
         atoms = crystal((2, 2, 2))
@@ -45,7 +45,7 @@ def frames(count: int) -> list[Atoms]:
 
 
 def trained(folder: Path, steps: int = 200) -> Path:
-    """The table, the data and the model."""
+    """Makes the table, the data and the model."""
     command(["zbl", str(folder / "zbl.txt"), "Cu", "--cutoff", "5", "--overwrite"])
     ase.io.write(folder / "copper.extxyz", frames(48))
     options = json.loads(Path(__file__).with_suffix(".json").read_text())
@@ -57,14 +57,14 @@ def trained(folder: Path, steps: int = 200) -> Path:
 
 
 def displaced(atoms: Atoms, sites: np.ndarray) -> int:
-    """Sites of the lattice that no atom is near: vacancies."""
+    """The number of lattice sites without an atom nearby: vacancies."""
     d = atoms.positions[None] - sites[:, None]
     d -= np.round(d / atoms.cell.lengths()) * atoms.cell.lengths()
     return int((np.linalg.norm(d, axis=-1).min(1) > LATTICE / 2**1.5).sum())
 
 
 def cascade(model: Path, steps: int = 1000) -> dict[str, float]:
-    """The nearest approach, A, how far the energy drifted, eV, and the most vacancies at a time."""
+    """The smallest distance between atoms, A, the drift of the energy, eV, and the largest number of vacancies."""
     atoms = crystal((5, 5, 5))
     sites = atoms.positions.copy()
     atoms.positions += np.random.default_rng(1).normal(0, 0.05, sites.shape)

@@ -1,12 +1,12 @@
-"""A descriptor of one's own as a registered kind: it loads, saves, trains and simulates like any other.
+"""A new descriptor as a registered kind: it loads, saves, trains and simulates like any other.
 
 python examples/custom_model.py [--steps 400] [--out FOLDER]
 
-The symmetry functions of Behler and Parrinello (J. Behler, J. Chem. Phys. 134, 074106, 2011): of each type of
-neighbours, radial ones, sums of Gaussians of the distance; of each pair of types, angular ones, sums over pairs of
-neighbours of powers of 1 +- cos(angle). Unlike mdops' own descriptors this has no embedding nets, no environment matrix
-and no places for a number of neighbours; the widths and centres of its Gaussians are trained. A net on top of it is
-there already ("ener"), and so is everything else: with this file's name, the command line knows the kind, too:
+The symmetry functions of Behler and Parrinello (J. Behler, J. Chem. Phys. 134, 074106, 2011): for each type of
+neighbours, radial functions, which are sums of Gaussians of the distance; for each pair of types, angular functions,
+which are sums over pairs of neighbours of powers of 1 +- cos(angle). Unlike mdops' own descriptors, it has no embedding
+nets, no environment matrix and no limit on the number of neighbours; the widths and centres of its Gaussians are
+trained. The fitting net ("ener") and everything else exist. Commands know the kind if they get this file's name:
 
 mdops train input.json --kinds examples/custom_model.py   # "descriptor": {"type": "symmetry_functions", "rcut": 5.0}
 mdops md structure.xyz --model model.safetensors --time 1 --kinds examples/custom_model.py
@@ -33,7 +33,7 @@ DATA = Path(__file__).parents[1] / "tests/data/training"
 
 @dataclass(kw_only=True)
 class SymmetryOptions(Options):
-    """Keys of training inputs, and of model files: written once, here."""
+    """Keys of training inputs and of model files, written once."""
 
     KIND = "symmetry_functions"
     NAMES = ("symmetry_functions", "behler_parrinello")
@@ -56,7 +56,7 @@ class SymmetryOptions(Options):
 
 @register
 class SymmetryFunctions(Descriptor):
-    """Of each type t, and of each pair of types t <= u, with f(r) = (1 + cos(pi r / rcut)) / 2:
+    """For each type t, and for each pair of types t <= u, with f(r) = (1 + cos(pi r / rcut)) / 2:
 
     G_tb = 1/4 sum_{j in t} exp(-(r_j - c_b)^2 / w_b^2) f(r_j),
     G_tuz+- = 1/4 2^-z sum_{j in t, k in u, j != k} (1 +- cos jik)^z h_j h_k, with h_j = exp(-r_j^2 / w^2) f(r_j).
@@ -65,7 +65,7 @@ class SymmetryFunctions(Descriptor):
     Options = SymmetryOptions
 
     def __init__(self, options: SymmetryOptions, type_map: list[str]) -> None:
-        """Makes c_b (B,), and w_b and w (B + 1,), A: a grid to begin with."""
+        """Makes c_b (B,), and w_b and w (B + 1,), A, on an initial grid."""
         super().__init__()
         self.options, self.type_map = options, list(type_map)
         spacing = options.rcut / (options.radial + 1)
@@ -75,7 +75,7 @@ class SymmetryFunctions(Descriptor):
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
-        return (NeighborSpec(self.options.rcut, sel=None),)  # any number of them
+        return (NeighborSpec(self.options.rcut, sel=None),)  # any number of neighbours
 
     @property
     def width(self) -> int:
@@ -83,12 +83,12 @@ class SymmetryFunctions(Descriptor):
         return n * self.options.radial + n * (n + 1) // 2 * 2 * len(self.options.zeta)
 
     def forward(self, near: Neighborhood) -> Features:
-        # Slots without a neighbour have the type ntypes: a column of its own, which is left out.
+        # Slots without a neighbour have the type ntypes. It gets its own column, which is left out.
         of_type = F.one_hot(near.neighbor_types, near.ntypes + 1)[..., :-1].to(near.displacements.dtype)
         is_there = (near.neighbor_types < near.ntypes)[..., None]
         d = torch.where(
             is_there, near.displacements, self.options.rcut
-        )  # no root of zero, whose slope is infinite
+        )  # not the square root of zero, whose slope is infinite
         r = d.square().sum(-1, keepdim=True).sqrt()
         fade = 0.5 * (1 + torch.cos(math.pi / self.options.rcut * r))
         gaussians = torch.exp(-(((r - self.centers) / self.widths[:-1]) ** 2)) * fade
@@ -108,7 +108,7 @@ class SymmetryFunctions(Descriptor):
 
 
 def training_input(steps: int) -> dict:
-    """What input.json would hold."""
+    """The contents of input.json."""
     return {
         "model": {
             "type_map": ["Cu", "Al"],

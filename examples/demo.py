@@ -1,7 +1,7 @@
 """From nothing to a simulation: a Cu-Al alloy, labelled by ASE's EMT. `make demo` runs it, in a few minutes.
 
-Makes frames of hot, strained crystals of many compositions, trains a model on them, tests it on runs it never
-saw, and simulates an alloy with the model and with EMT itself. demo/report.html shows how it went.
+Makes frames of hot, strained crystals of many compositions, trains a model on them, tests it on runs that were not in
+the training data, and simulates an alloy with the model and with EMT itself. demo/report.html shows the results.
 """
 
 import numpy as np
@@ -51,7 +51,7 @@ def sample(runs: int, frames: int = 5) -> list[list[Atoms]]:
 
 
 def start() -> Atoms:
-    """A crystal with a third of aluminium and as much kinetic energy as it will share out."""
+    """A crystal with a third of aluminium; half of its kinetic energy will become potential energy."""
     random = np.random.default_rng(2)
     atoms = alloy(1 / 3, 3, random)
     hot_velocities(atoms, 2 * TEMPERATURE, random)

@@ -2,8 +2,8 @@
 
 python examples/dpa1.py [FOLDER]
 
-One net of a DPA-1 serves all elements, and a model that knows two of them in other alloys needs few frames more.
-EMT labels all frames here; examples/dpa1.json is the first input. What runs are the commands, as from a shell:
+One net of a DPA-1 serves all elements, so a model that knows two of them from other alloys needs few further frames.
+EMT labels all frames here; examples/dpa1.json is the first input. The script runs these commands:
 
     mdops train many.json --output many
     mdops train few.json --output few --finetune many/model.safetensors --use-pretrain-script
@@ -32,7 +32,7 @@ MANY, FEW = INPUT["model"]["type_map"], ["Cu", "Al"]
 
 
 def alloy(elements: list[str], random: np.random.Generator, rattle: float = 0.0) -> Atoms:
-    """32 places of a face-centred lattice with elements at random, as wide as these are in the mean."""
+    """32 places of a face-centred lattice with random elements; its constant is the mean of these elements'."""
     symbols = random.choice(elements, 32)
     edges = [reference_states[atomic_numbers[symbol]]["a"] for symbol in symbols]
     atoms = bulk("Cu", a=float(np.mean(edges)), cubic=True) * (2, 2, 2)
@@ -49,7 +49,7 @@ def frames(systems: list[list[str]], count: int, seed: int) -> list[Atoms]:
         atoms.set_cell(atoms.cell * random.uniform(0.97, 1.03), scale_atoms=True)
         atoms.calc = EMT()
         energy, forces = atoms.get_potential_energy(), atoms.get_forces()
-        # Not EMT's energies of atoms: where frames have such, those of the types are their means.
+        # Without EMT's energies of atoms: if frames have them, the types' energies are their means.
         atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
         found.append(atoms)
     return found
@@ -73,13 +73,13 @@ def run(*command: object) -> None:
 
 
 def study(folder: Path, steps: int = 1500, fine_steps: int = 400, time: float = 0.5, count: int = 9) -> None:
-    """All of it: `count` frames of each pair of the metals but the last alloy's, and `time` ps of dynamics."""
+    """The whole study: `count` frames of each pair of the metals except the last alloy's, and `time` ps of dynamics."""
     pairs = [list(pair) for pair in itertools.combinations(MANY, 2) if set(pair) != set(FEW)]
     ase.io.write(folder / "many.extxyz", frames(pairs, count, 1))
     ase.io.write(folder / "few.extxyz", frames([FEW], 12, 2))
     ase.io.write(folder / "test.extxyz", frames([FEW], 12, 3))
     many = train(folder, "many", steps, 0.01)
-    # Its options are the file's, the elements the input's. A rate as at first would undo what was learned.
+    # The model's options come from the file, the elements from the input. A high initial rate would undo the training.
     few = train(
         folder, "few", fine_steps, 0.001, "--finetune", str(many), "--use-pretrain-script", type_map=FEW
     )

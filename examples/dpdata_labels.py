@@ -1,5 +1,5 @@
-"""A step of active learning with dpdata: candidates are labelled by a model, a committee says which of them are new,
-and these are written as a system of DeePMD-kit. Needs dpdata: pip install "mdops[dpdata]"
+"""A step of active learning with dpdata: a model labels candidates, a committee finds the new ones among them, and
+these are written as a system of DeePMD-kit. Needs dpdata: pip install "mdops[dpdata]"
 
 python examples/dpdata_labels.py
 """
@@ -20,7 +20,7 @@ from mdops.train import load_dataset
 candidates = []
 for k in range(12):
     atoms = alloy()
-    atoms.rattle(0.03 * (k + 1), seed=k)  # ever less like the training data
+    atoms.rattle(0.03 * (k + 1), seed=k)  # less and less like the training data
     candidates.append(dpdata.System(atoms, fmt="ase/structure"))
 system = candidates[0]
 for other in candidates[1:]:

@@ -7,7 +7,7 @@ messages from harmonics of an edge's direction times trained functions of its le
 arXiv:2101.03164). It computes them in the frame of the edge, where the harmonics are 1 for m = 0 and else 0 (eSCN: S.
 Passaro and C. L. Zitnick, arXiv:2302.03655). Then it multiplies the sums over an atom's neighbours with each other
 (MACE: I. Batatia et al., arXiv:2206.07697), as functions on the sphere (S. Luo, T. Chen and A. S. Krishnapriyan,
-arXiv:2401.10216). Energies do not change if the system is rotated, mirrored, or its atoms are numbered anew.
+arXiv:2401.10216). Energies do not change if the system is rotated or mirrored, or if its atoms are renumbered.
 
 The base class `GraphDescriptor` runs the layers; forces, virials, lists of neighbours, training and files come with it
 (docs/how-to/new-descriptor.md). The parts of the layers are in docs/reference/equivariant.md.
@@ -35,7 +35,7 @@ from mdops.options import PRECISIONS, Options, key
 from mdops.train import Trainer, parse_config
 
 DATA = Path(__file__).parents[1] / "tests/data/training"
-MMAX = 1  # the largest |m| of rows in the frames of edges, as of `edge_frames`
+MMAX = 1  # the largest |m| of rows in the frames of edges, as in `edge_frames`
 
 
 @dataclass(kw_only=True)
@@ -62,10 +62,10 @@ class EquivariantOptions(Options):
 
 
 class Edges(NamedTuple):
-    """What layers read of E edges from atoms i to their neighbours j, with D = (lmax + 1)^2 and R = 3 lmax + 1.
+    """The inputs of layers for E edges from atoms i to their neighbours j, with D = (lmax + 1)^2 and R = 3 lmax + 1.
 
     Attributes:
-        graph: which atoms they join.
+        graph: the atoms at the ends of edges.
         types: (N,) int64, of the atoms.
         turn: (E, R, D), rows with |m| <= 1 of the matrix that rotates coefficients into the edge's frame, z along it.
         radial: (E, radial), functions of the length, 1/A^1.5, zero at the cutoff.
@@ -80,8 +80,8 @@ class Edges(NamedTuple):
 def bessel(r: torch.Tensor, cutoff: float, number: int) -> torch.Tensor:
     """sqrt(2 / c) sin(n pi r / c) / r times an envelope: (E, 1), A, to (E, number), 1/A^1.5.
 
-    The waves are those of J. Gasteiger et al., arXiv:2003.03123, which NequIP uses. The envelope has one more
-    derivative of zero at the cutoff than theirs.
+    The waves are those of J. Gasteiger et al., arXiv:2003.03123, which NequIP uses. One more derivative of the envelope
+    than of theirs is zero at the cutoff.
     """
     n = torch.arange(1, number + 1, dtype=r.dtype, device=r.device)
     waves = math.sqrt(2 / cutoff) * torch.sin(n * math.pi / cutoff * r) / r
@@ -89,9 +89,9 @@ def bessel(r: torch.Tensor, cutoff: float, number: int) -> torch.Tensor:
 
 
 class Layer(nn.Module):
-    """x_i + W A_i + W' (A_i * A_i), of A_i = sum_j D_ij^T M (R(r_ij) D_ij x_j) / sqrt(neighbors).
+    """x_i + W A_i + W' (A_i * A_i), where A_i = sum_j D_ij^T M (R(r_ij) D_ij x_j) / sqrt(neighbors).
 
-    D_ij rotates into the frame of the edge. R has numbers for each degree, |m| and channel. M mixes degrees and
+    D_ij rotates into the frame of the edge. R has a number for each degree, |m| and channel. M mixes degrees and
     channels, in the same way for m and -m. NequIP's tensor product with harmonics is such a matrix for each |m| (eSCN);
     here those of |m| > 1 are left out. `*` is the product of functions on the sphere, MACE's of correlation order 2.
     """
@@ -101,7 +101,7 @@ class Layer(nn.Module):
         lmax, width = options.lmax, options.channels
         self.lmax, self.scale = lmax, options.neighbors**-0.5
         self.norm = DegreeNorm(lmax, width)
-        # Without biases: what is zero at the cutoff stays zero.
+        # Without biases, so that what is zero at the cutoff stays zero.
         self.hidden = ChannelLinear(options.radial, width)
         self.radial = ChannelLinear(width, (2 * lmax + 1) * width)
         self.mix = OrderLinear(lmax, MMAX, width, width, parity=True)
@@ -115,8 +115,8 @@ class Layer(nn.Module):
         graph = edges.graph
         x = nodes.unflatten(1, ((self.lmax + 1) ** 2, 1, -1))  # (N, D, 1, C)
         of_edge = self.radial(nn.functional.silu(self.hidden(edges.radial)))
-        of_edge = of_edge.unflatten(1, (2 * self.lmax + 1, -1))  # of m = 0 and |m| = 1
-        of_edge = torch.cat([of_edge, of_edge[:, self.lmax + 1 :]], 1)  # (E, R, C), of m = 0, -1 and 1
+        of_edge = of_edge.unflatten(1, (2 * self.lmax + 1, -1))  # for m = 0 and |m| = 1
+        of_edge = torch.cat([of_edge, of_edge[:, self.lmax + 1 :]], 1)  # (E, R, C), for m = 0, -1 and 1
         rows = edge_rotate(edges.turn, self.norm(x).squeeze(2), graph.of_neighbor) * of_edge
         rows = self.mix(rows.unsqueeze(2)).squeeze(2)
         sums = edge_rotate_sum(edges.turn, rows, graph.of_center).unsqueeze(2) * self.scale
@@ -138,7 +138,7 @@ class Equivariant(GraphDescriptor):
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
-        return (NeighborSpec(self.options.rcut, sel=None, mixed=True),)  # any number of them
+        return (NeighborSpec(self.options.rcut, sel=None, mixed=True),)  # any number of neighbours
 
     @property
     def width(self) -> int:
@@ -153,7 +153,7 @@ class Equivariant(GraphDescriptor):
         return Edges(graph, near.centers, turn, radial)
 
     def start(self, graph: Edges) -> tuple[torch.Tensor, None]:
-        """Numbers of the type in degree 0, and zeros in the others."""
+        """Trained numbers of the type in degree 0, and zeros in the other degrees."""
         own = self.types.weight[graph.types]
         return nn.functional.pad(own, (0, own.shape[1] * ((self.options.lmax + 1) ** 2 - 1))), None
 
@@ -162,7 +162,7 @@ class Equivariant(GraphDescriptor):
 
 
 def training_input(steps: int) -> dict:
-    """What input.json would hold."""
+    """The contents of input.json."""
     return {
         "model": {
             "type_map": ["Cu", "Al"],

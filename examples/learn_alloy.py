@@ -2,8 +2,8 @@
 
 python examples/learn_alloy.py --out learned
 
-Four crystals of 32 atoms are all that it is given. The committee explores by its own dynamics, and EMT labels what it
-is not sure of. learned/report.html tells how good the potential is, and where. Some five minutes on two cores.
+It starts from four crystals of 32 atoms. The committee explores with its own dynamics, and EMT labels the structures of
+which it is unsure. learned/report.html says how good the potential is, and where. Takes five minutes on two cores.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from study.learning import learn_as_told
 
 TEMPERATURES = [300, 600, 1000, 2000]  # K; at the last one the crystals melt
 TIMESTEP = 2.0  # fs
-# Small nets: a step is fast, and smooth reference energies need no more
+# Small nets: steps are fast, and the smooth reference energies need no larger ones
 DESCRIPTOR = {"type": "se_e2_a", "rcut": 6.0, "neuron": [8, 16, 32], "axis_neuron": 6, "type_one_side": True}
 NETS = {"descriptor": DESCRIPTOR, "fitting_net": {"neuron": [32, 32, 32]}}
 STUDENTS = {"model": NETS, "training": {"batch_size": 4}}
@@ -32,7 +32,7 @@ def cells() -> list[Atoms]:
 
 
 def tree(structures: Path) -> dict[str, Any]:
-    """The input, as a file in JSON or YAML would have it."""
+    """The input, as in a JSON or YAML file."""
     return {
         "teacher": {"type": "ase", "calculator": "ase.calculators.emt.EMT"},
         "start": {"structures": str(structures), "frames": 40},

@@ -3,8 +3,8 @@
 pip install tblite
 python examples/learn_liquid.py --out learned
 
-It is given two boxes of 16 molecules, placed on a lattice with random orientations. The first rounds of exploration
-melt the lattice. A call of GFN2-xTB takes 2.5 s of one core here, so the calls are most of the time. Change `MOLECULE`
+It starts from two boxes of 16 molecules on a lattice, with random orientations. The first rounds of exploration
+melt the lattice. A call of GFN2-xTB takes 2.5 s of one core here, so the calls take most of the time. Change `MOLECULE`
 and `DENSITY` for another liquid.
 """
 
@@ -26,7 +26,7 @@ STUDENTS = {"model": NETS, "training": {"batch_size": 4}}
 
 
 def cells() -> list[Atoms]:
-    """Two boxes of 16 molecules on a body-centred cubic lattice, turned at random."""
+    """Two boxes of 16 molecules on a body-centred cubic lattice, with random orientations."""
     return [box(seed) for seed in range(2)]
 
 
@@ -46,7 +46,7 @@ def box(seed: int) -> Atoms:
 
 
 def tree(structures: Path) -> dict[str, Any]:
-    """The input, as a file in JSON or YAML would have it."""
+    """The input, as in a JSON or YAML file."""
     return {
         "teacher": {
             "type": "ase",

@@ -2,11 +2,11 @@
 
 python examples/message_passing.py [--steps 400] [--out FOLDER]
 
-An invariant graph network in the manner of SchNet (K. T. Schuett et al., J. Chem. Phys. 148, 241722, 2018): each atom
-begins with numbers of its type; in each layer it adds messages of its neighbours, which depend on the numbers of both
-atoms and on their distance. After two layers an atom knows of atoms two cutoffs away. The base class
-`GraphDescriptor` runs the layers; forces, virials, lists of neighbours, training and files come with it. With this
-file's name, the command line knows the kind, too:
+An invariant graph network similar to SchNet (K. T. Schuett et al., J. Chem. Phys. 148, 241722, 2018): an atom's first
+features are trained numbers of its type. Each layer adds messages from its neighbours, which depend on the features of
+both atoms and on their distance. After two layers, features depend on atoms two cutoffs away. The base class
+`GraphDescriptor` runs the layers; forces, virials, neighbour lists, training and files come with it. Commands know the
+kind if they get this file's name:
 
 mdops train input.json --kinds examples/message_passing.py   # "descriptor": {"type": "messages", "rcut": 4.0}
 mdops md structure.xyz --model model.safetensors --time 1 --kinds examples/message_passing.py
@@ -55,7 +55,7 @@ class MessageOptions(Options):
 
 
 class Edges(NamedTuple):
-    """The edges i -> j, the types of the atoms, and of each edge its Gaussians (E, radial) and its switch (E, 1)."""
+    """The edges i -> j, the types of the atoms, and each edge's Gaussians (E, radial) and switch (E, 1)."""
 
     graph: NeighborGraph
     types: torch.Tensor
@@ -64,7 +64,7 @@ class Edges(NamedTuple):
 
 
 class Layer(nn.Module):
-    """n_i + W sum_j f(r_ij) silu(A n_i + B n_j + C g(r_ij)) / 10, where A n and B n are made once an atom."""
+    """n_i + W sum_j f(r_ij) silu(A n_i + B n_j + C g(r_ij)) / 10, where A n and B n are computed once per atom."""
 
     def __init__(self, width: int, radial: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Layer(nn.Module):
 
 @register
 class Messages(GraphDescriptor):
-    """The numbers of each atom after the last layer."""
+    """The features of each atom after the last layer."""
 
     Options = MessageOptions
 
@@ -96,7 +96,7 @@ class Messages(GraphDescriptor):
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
-        return (NeighborSpec(self.options.rcut, sel=None, mixed=True),)  # any number of them
+        return (NeighborSpec(self.options.rcut, sel=None, mixed=True),)  # any number of neighbours
 
     @property
     def width(self) -> int:
@@ -118,7 +118,7 @@ class Messages(GraphDescriptor):
 
 
 def training_input(steps: int) -> dict:
-    """What input.json would hold."""
+    """The contents of input.json."""
     return {
         "model": {
             "type_map": ["Cu", "Al"],

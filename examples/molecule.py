@@ -3,14 +3,14 @@
 pip install tblite
 python examples/molecule.py
 
-What demo.py does for an alloy, for a molecule and with a calculator that is worth replacing. A few minutes.
+The same as demo.py, for a molecule and with a calculator that is worth replacing. It takes a few minutes.
 """
 
 import os
 
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
-)  # tblite reads it when imported; twelve atoms are too few for two
+)  # tblite reads it when it is imported; twelve atoms are too few for two threads
 
 import numpy as np
 from ase import Atoms
@@ -51,7 +51,7 @@ def sample(runs: int) -> list[list[Atoms]]:
 
 
 def start() -> Atoms:
-    """The molecule with as much kinetic energy as it will share out."""
+    """The molecule; half of its kinetic energy will become potential energy."""
     atoms = molecule("C6H6")
     hot_velocities(atoms, 2 * TEMPERATURE, np.random.default_rng(2))
     return atoms

@@ -17,7 +17,7 @@ import numpy as np
 
 from mdops.ipi import PES
 
-# All beads are one batch: one call of the model a step. PILE thermostats each normal mode of the ring polymers.
+# All beads are one batch: one call of the model per step. PILE thermostats each normal mode of the ring polymers.
 INPUT = """
 <simulation verbosity="low">
   <output prefix="run">

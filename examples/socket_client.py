@@ -1,8 +1,8 @@
-"""Drive mdops through a socket, by the protocol of i-PI: here ASE is the server and relaxes the atoms.
+"""Drives mdops through a socket with i-PI's protocol: here ASE is the server and relaxes the atoms.
 
 python examples/socket_client.py
 
-For a server elsewhere (i-PI, or another code) only `client` is needed, with its host and port.
+For another server (i-PI, or another code) only `client` is needed, with its host and port.
 """
 
 import os
@@ -19,7 +19,7 @@ SOCKET = f"mdops_{os.getpid()}"  # /tmp/ipi_...
 
 
 def client() -> None:
-    """Answers the server until it hangs up."""
+    """Answers the server until it closes the connection."""
     atoms = alloy()  # the same elements, in the same order, as the server's
     atoms.calc = MDOps(MODEL)
     with suppress(ConnectionError):

@@ -1,6 +1,6 @@
 """The thermal conductivity of a Cu-Al alloy from the fluctuations of its heat current (Green and Kubo), with a plot.
 
-python examples/thermal_conductivity.py [PICOSECONDS]     (40 by default: some minutes on a CPU; see heat.md)
+python examples/thermal_conductivity.py [PICOSECONDS]     (default: 40, some minutes on a CPU; see heat.md)
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from mdops.md.heat import green_kubo, heat_current
 from mdops.md.motion import set_velocities
 
 matplotlib.use("agg")
-RUNS, EVERY = 4, 5  # side by side; steps from one current to the next
+RUNS, EVERY = 4, 5  # runs side by side; steps between two currents
 length = 1000 * float(sys.argv[1] if len(sys.argv) > 1 else 40)  # fs
 
 potential = mdops.load(MODEL, device="cpu")  # or "cuda"
@@ -26,14 +26,14 @@ crystals = [alloy(repeat=3) for _ in range(RUNS)]
 for seed, crystal in enumerate(crystals):
     set_velocities(crystal, nvt, np.random.default_rng(seed), anew=True)
 
-# First with thermostats; then without, as they would change the currents.
+# First with thermostats; then without, because they would change the currents.
 warm = BatchEngine(crystals, potential, nvt)
 list(warm.run(round(0.1 * length / nvt.timestep)))
 crystals = [frame.atoms(crystal) for crystal, frame in zip(crystals, warm.frame(), strict=True)]
 engine = BatchEngine(crystals, potential, nve, atom_virial=True)
 
 masses, volume = crystals[0].get_masses(), crystals[0].get_volume()
-# What an atom of each element has on average is taken off: it is carried along, and is no heat.
+# The mean energy of each element's atoms is subtracted: it moves with the atoms, and is not heat.
 energies, symbols = engine.frame()[0].atom_energy, np.array(crystals[0].get_chemical_symbols())
 usual = np.array([energies[symbols == symbol].mean() for symbol in symbols])
 frames = engine.run(round(length / nve.timestep), EVERY)

@@ -17,7 +17,7 @@ for k in range(8):
     atoms.rattle(0.05, seed=k)
     systems.append(atoms)
 
-# How many atoms are evaluated together; TorchSim's estimate, `autobatcher=True`, fills a GPU.
+# The number of atoms evaluated together; TorchSim's own estimate, `autobatcher=True`, fills a GPU.
 batch = {"memory_scales_with": "n_atoms", "max_memory_scaler": 100}
 nvt = ts.Integrator.nvt_langevin if hasattr(ts, "Integrator") else ts.nvt_langevin  # TorchSim 0.3
 begin = time.perf_counter()

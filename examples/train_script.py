@@ -1,4 +1,4 @@
-"""Trains a small model of a Cu-Al alloy with a loop of one's own: plain PyTorch, forces in the loss.
+"""Trains a small model of a Cu-Al alloy with your own loop in plain PyTorch; forces are in the loss.
 
 python examples/train_script.py
 
@@ -27,9 +27,9 @@ config = parse_config(
     {"model": MODEL, "training": {"training_data": {"systems": str(DATA)}, "numb_steps": STEPS}}
 )
 data = load_dataset(DATA, config.model.type_map)
-lists = PairLists(data, config.model.cutoff)  # every neighbour list, once
+lists = PairLists(data, config.model.cutoff)  # makes every neighbour list once
 model = random_potential(config, data, lists, seed=1)
-use_training_spline(model, model.source["min_nbor_dist"])  # the embedding nets run on the knots only
+use_training_spline(model, model.source["min_nbor_dist"])  # embedding nets are evaluated only at the knots
 
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.01 ** (1 / STEPS))
@@ -40,7 +40,7 @@ for step in range(STEPS):
     result = model(s.positions, s.types, s.cell, s.pbc, s.batch, near, forces=True, create_graph=True)
     energy = ((result["energy"] - batch.labels["energy"]) / batch.sizes).square().mean()
     forces = (result["forces"] - batch.labels["forces"]).square().mean()
-    weight = 100 * (step / STEPS) ** 2  # forces come first: they tell far more
+    weight = 100 * (step / STEPS) ** 2  # forces come first: they contain far more information
     optimizer.zero_grad()
     (weight * energy + forces).backward()  # through the forces: second derivatives
     optimizer.step()

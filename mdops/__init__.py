@@ -1,6 +1,6 @@
 """Deep Potential molecular dynamics in PyTorch: ops, models and an ASE calculator.
 
-Public names and modules are imported when they are first used: `mdops --version` need not wait for PyTorch.
+Public names and modules are imported when they are first used, so that `mdops --version` does not load PyTorch.
 """
 
 from importlib import import_module as _import_module
@@ -19,7 +19,7 @@ __all__ = ["Potential", "__version__", "get_include", "jit", "load", "ops"]
 
 _PLACES = {"Potential": "mdops.potential", "get_include": "mdops.core", "load": "mdops.loading"}
 
-if not TYPE_CHECKING:  # or every misspelt name would have a type
+if not TYPE_CHECKING:  # otherwise type checkers would accept misspelt names
 
     def __getattr__(name: str) -> _Any:
         if name.startswith("__"):

@@ -1,4 +1,4 @@
-"""`python -m mdops` is the command `mdops`: `torchrun -m mdops` starts it in several processes."""
+"""`python -m mdops` is the command `mdops`. `torchrun -m mdops` starts it in several processes."""
 
 import sys
 

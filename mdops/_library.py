@@ -1,4 +1,4 @@
-"""Loads the compiled ops, and explains if they cannot run on a GPU."""
+"""Loads the compiled ops, and finds out why they cannot run on a GPU."""
 
 import os
 import pathlib
@@ -11,8 +11,8 @@ from mdops.files import package
 from mdops.files.cuda_library import cached_cuda_library
 
 OLDEST_GPU = (8, 0)  # compute capability: A100 and later
-_cuda_failure: str | None = None  # why the CUDA library did not load, once that was tried
-_is_for_hopper = False  # whether it has kernels with the instructions that Hopper alone has
+_cuda_failure: str | None = None  # why the CUDA library could not be loaded, after an attempt
+_is_for_hopper = False  # whether the library has kernels with instructions of Hopper only
 
 
 def library_path(name: str) -> pathlib.Path | None:
@@ -21,17 +21,17 @@ def library_path(name: str) -> pathlib.Path | None:
 
 
 def cuda_library_path() -> pathlib.Path | None:
-    """The library of the GPU's ops: that of the package, or else one that `mdops build --cuda` made."""
+    """The library of the GPU's ops: the package's, or else the one that `mdops build --cuda` built."""
     return library_path("libmdops_cuda.so") or cached_cuda_library()
 
 
 def load() -> None:
     """Registers the ops as `torch.ops.mdops.*`; does nothing the second time.
 
-    Where PyTorch has CUDA, the CUDA library is loaded too; this needs no GPU. If it is not there or does not
-    load, the ops run on the CPU alone, and `cuda_problem` says why.
+    If PyTorch is built with CUDA, the CUDA library is loaded, too; this needs no GPU. If it is missing or cannot be
+    loaded, the ops run on the CPU only, and `cuda_problem` says why.
 
-    Raises LibraryError when the CPU library is missing or does not load; `mdops doctor` explains.
+    Raises LibraryError if the CPU library is missing or cannot be loaded; the message says why.
     """
     path = library_path("libmdops.so")
     if path is None:
@@ -48,8 +48,8 @@ def load() -> None:
 
 
 def _use_one_thread_after_fork() -> None:
-    """Lets forked children compute on one thread: OpenMP's threads are not copied, and a child that waits for them
-    waits for ever. PyTorch's own operations do so, too."""
+    """Lets forked children compute with one thread. A fork does not copy OpenMP's threads, and a child that waits for
+    them never ends. This applies to PyTorch's own operations, too."""
     global _watches_forks
     if not _watches_forks and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
@@ -80,7 +80,7 @@ def _load_cuda() -> None:
 
 
 def _refuse_gpus(reason: str) -> None:
-    """Makes every op raise the reason for GPU tensors, in place of the dispatcher's list of backends."""
+    """Makes every op raise the reason for GPU tensors, instead of the dispatcher's message with a list of backends."""
 
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         raise LibraryError(reason)
@@ -89,14 +89,14 @@ def _refuse_gpus(reason: str) -> None:
     for name in torch._C._dispatch_get_all_op_names():
         if name.startswith("mdops::"):
             library.impl(name.removeprefix("mdops::"), refuse, "CUDA")
-    _refusals.append(library)  # it lasts as long as this object
+    _refusals.append(library)  # the registration lasts as long as this object
 
 
 _refusals: list[torch.library.Library] = []
 
 
 def cuda_problem() -> str | None:
-    """Why the ops do not run on GPUs here, and what to do; None where they do."""
+    """The reason why the ops do not run on GPUs here, and what to do; None if they run."""
     if torch.version.cuda is None:
         return (
             f"PyTorch {torch.__version__} is built without CUDA: install one with it, see "
@@ -108,7 +108,7 @@ def cuda_problem() -> str | None:
         torch.cuda.init()
         count = torch.cuda.device_count()
     except (RuntimeError, AssertionError) as error:
-        # PyTorch tells no driver, a driver too old for it, and no GPU apart in its message.
+        # PyTorch's message does not distinguish between no driver, a driver that is too old, and no GPU.
         return f"PyTorch (CUDA {torch.version.cuda}) cannot use a GPU: {' '.join(str(error).split())}"
     if count == 0:
         return "no GPU is visible: look at `nvidia-smi` and CUDA_VISIBLE_DEVICES"
@@ -122,12 +122,12 @@ def cuda_problem() -> str | None:
 
 
 def _cuda_versions() -> tuple[int, int]:
-    """CUDA of the library and of the driver, 1000 major + 10 minor."""
+    """The CUDA versions of the library and of the driver, as 1000 major + 10 minor."""
     return torch.ops.mdops.cuda_versions()
 
 
 def gpu_problem(index: int) -> str | None:
-    """Why the ops do not run on GPU `index` of a machine without a `cuda_problem`; None if they do."""
+    """Why the ops do not run on GPU `index` of a machine that has no `cuda_problem`; None if they do."""
     if not 0 <= index < torch.cuda.device_count():
         return f"there is no GPU {index}: PyTorch sees {torch.cuda.device_count()}"
     capability = torch.cuda.get_device_capability(index)
@@ -140,7 +140,7 @@ def gpu_problem(index: int) -> str | None:
 
 
 def has_hopper_kernels(device: torch.device | int) -> bool:
-    """Whether a GPU is a Hopper and the library was built with the instructions that only Hopper has (sm_90a)."""
+    """Whether the GPU is a Hopper and the library was built with instructions of Hopper only (sm_90a)."""
     return _is_for_hopper and torch.cuda.get_device_capability(device) == (9, 0)
 
 
@@ -148,8 +148,8 @@ def check_device(device: torch.device | str) -> torch.device:
     """`device` as a torch.device on which the ops run.
 
     Raises:
-        InputError: the name is not that of a device, or mdops has no ops for devices of its kind.
-        LibraryError: it is a GPU that cannot be used here; the message says why and what to do.
+        InputError: there is no such device, or mdops has no ops for devices of this kind.
+        LibraryError: the device is a GPU that cannot be used here; the message says why and what to do.
     """
     try:
         place = torch.device(device)

@@ -1,4 +1,4 @@
-"""The domain where a model was tested, as `mdops learn` writes it, and a guard against structures outside of it."""
+"""The domain in which a model was tested, as `mdops learn` writes it, and a guard that detects structures outside."""
 
 import os
 import warnings
@@ -16,17 +16,17 @@ from mdops.potential import Potential
 GuardAction = Literal["warn", "stop"]
 
 KEY = "domain"  # in a model's `source`
-USUAL = 0.95  # the share of frames of the last test whose deviation is usual
-_MORE, _FEW = 4, 3  # so many times as many unusual frames as in the test, and so many on top, are outside
+USUAL = 0.95  # the share of the last test's frames that are below the usual deviation
+_MORE, _FEW = 4, 3  # outside: more unusual frames than `_MORE` times the share in the test, plus `_FEW`
 
 
 def domain_of(model: Potential) -> dict[str, Any]:
-    """What the model says of where it was tested; empty where it says nothing.
+    """The range in which the model was tested, as stored in the model; empty if it stores none.
 
-    "deviation": the largest deviation of a force among frames of the last test's dynamics, eV/A; "usual_deviation":
-    what 95 % of these frames stay below; "committee": the files beside the model whose answers the deviation is of;
-    and, for people, "teacher", "labels", "errors", "temperatures" (K), "volumes" (A^3 an atom), "shares" of elements,
-    "closest" pairs (A).
+    "deviation": the largest deviation of a force in the frames of the last test, eV/A. "usual_deviation": 95 % of
+    these frames are below it. "committee": files beside the model; the deviation is that of the forces of these models.
+    For people there are "teacher", "labels", "errors", "temperatures" (K), "volumes" (A^3 per atom), "shares" of
+    elements, and "closest" pairs (A).
     """
     told = model.source.get(KEY)
     return told if isinstance(told, dict) else {}
@@ -46,7 +46,7 @@ def describe_domain(domain: dict[str, Any]) -> dict[str, str]:
         )
     ranges = [
         f"{' to '.join(f'{value:.4g}' for value in dict.fromkeys(domain[name]))} {unit}"
-        for name, unit in (("temperatures", "K"), ("pressures", "GPa"), ("volumes", "A^3 an atom"))
+        for name, unit in (("temperatures", "K"), ("pressures", "GPa"), ("volumes", "A^3 per atom"))
         if domain.get(name)
     ]
     shares = [f"{e} {100 * a:.0f} to {100 * b:.0f} %" for e, (a, b) in domain.get("shares", {}).items()]
@@ -55,17 +55,19 @@ def describe_domain(domain: dict[str, Any]) -> dict[str, str]:
         part for part in (", ".join(ranges), ", ".join(shares), f"closest pairs {', '.join(closest)}") if part
     )
     if domain.get("deviation"):
-        lines["guard"] = f"a deviation of a force above {domain['deviation']:.3g} eV/A is outside of it"
+        lines["guard"] = (
+            f"structures whose forces deviate by more than {domain['deviation']:.3g} eV/A are outside"
+        )
     return lines
 
 
 class DomainGuard:
-    """Compares a model's forces with its committee's, and warns or stops where they differ more than they did in the
-    dynamics that the model was tested in: in one structure more than ever there, or in many more than is usual there
-    (in one of five that it was shown, and three more; there it was one of twenty).
+    """Compares a model's forces with those of its committee. It warns or stops if they differ more than in the dynamics
+    in which the model was tested: if one structure has a larger deviation than any there, or if many more structures
+    than there have an unusual one (there 1 of 20; here more than 1 of 5, plus 3).
 
     Attributes:
-        level: the largest deviation of a force within the domain, eV/A. usual: what is usual there.
+        level: the largest deviation of a force within the domain, eV/A. usual: 95 % of the test's frames are below it.
     """
 
     def __init__(
@@ -73,19 +75,19 @@ class DomainGuard:
     ) -> None:
         """
         Args:
-            models: those that simulate. Of one alone the others of its committee are read from files beside it.
-            action: "warn" once, or "stop": raise OutsideDomainError.
+            models: the models of the simulation. The committee of a single model is read from files beside it.
+            action: "warn" (once), or "stop" (raise OutsideDomainError).
             path: the file of the model.
 
         Raises:
-            InputError: `action` is neither, or the model has no domain, or its committee is not there.
+            InputError: `action` is neither, the model has no domain, or files of its committee are missing.
         """
         if action not in get_args(GuardAction):
             raise InputError(f"guard is {action!r}, expected {' or '.join(get_args(GuardAction))}")
         domain = domain_of(models[0])
         if not domain.get("deviation"):
             raise InputError(
-                "guard: the model does not say where it was tested, as models of `mdops learn` do"
+                "guard: the model file does not say where it was tested; only models of `mdops learn` do"
             )
         self.level, self._action, self._warned = float(domain["deviation"]), action, False
         self.usual, self._seen, self._unusual = float(domain["usual_deviation"]), 0, 0
@@ -95,10 +97,10 @@ class DomainGuard:
         """The deviation of the structure, eV/A.
 
         Args:
-            atoms: the structure. forces: (N, 3), of the model. forces_std: (N,), of several models that simulate.
-            when: for messages, as "at step 100".
+            atoms: the structure. forces: (N, 3), of the model. forces_std: (N,), if several models simulate.
+            when: a part of the message, such as "at step 100".
 
-        Raises OutsideDomainError where it is outside of the domain, and that is to stop the run.
+        Raises OutsideDomainError if the structure is outside of the domain and `action` is "stop".
         """
         if forces_std is None:
             both = np.stack([forces, *(model.compute(atoms)["forces"] for model in self._others)])
@@ -107,19 +109,19 @@ class DomainGuard:
         deviation = float(forces_std[atom])
         self._seen += 1
         self._unusual += not deviation <= self.usual
-        force = f"its committee differs by {deviation:.3g} eV/A in the force on atom {atom} ({atoms.symbols[atom]})"
+        force = f"the forces of its committee on atom {atom} ({atoms.symbols[atom]}) deviate by {deviation:.3g} eV/A"
         if not deviation <= self.level:
-            self._outside(f"{force}, and by {self.level:.3g} at most where it was tested", when)
+            self._outside(f"{force}; in the test the largest deviation was {self.level:.3g}", when)
         elif self._unusual > _FEW + _MORE * (1 - USUAL) * self._seen:
-            often = f"{self._unusual} of {self._seen} structures by more than {self.usual:.3g}"
-            self._outside(f"{force}, and in {often}, as in one of twenty where it was tested", when)
+            often = f"{self._unusual} of {self._seen} structures deviate by more than {self.usual:.3g}"
+            self._outside(f"{force}, and {often}; in the test 1 of 20 did", when)
         return deviation
 
     def _outside(self, what: str, when: str) -> None:
         place = f" {when}" if when else ""
         told = (
             f"outside of the model's domain{place}: {what}. Label such structures and train on them (`mdops learn`), "
-            "or look at what happened to this one"
+            "or check whether this structure is physical"
         )
         if self._action == "stop":
             raise OutsideDomainError(told)
@@ -131,7 +133,7 @@ class DomainGuard:
 def _committee(
     model: Potential, domain: dict[str, Any], path: str | os.PathLike[str] | None
 ) -> list[Potential]:
-    """The others of the model's committee, from the files beside it."""
+    """The other models of the committee, from the files beside the model."""
     if path is None:
         raise InputError("guard: give the model as a file, or all models of its committee")
     files = [Path(path).parent / name for name in domain.get("committee", [])]

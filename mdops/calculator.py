@@ -1,4 +1,4 @@
-"""The ASE calculator: one Deep Potential model, or several whose mean and deviation are given."""
+"""The ASE calculator: one Deep Potential model, or several models with their mean and deviation."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -26,36 +26,36 @@ __all__ = ["MDOps"]
 
 Model = str | os.PathLike[str] | Potential
 Snapshot = dict[str, np.ndarray | None]
-_GUARD_EVERY = 10  # calculations between two looks of a guard that has models of its own to evaluate
+_GUARD_EVERY = 10  # a guard that has to evaluate further models is called once in so many calculations
 
 
 class MDOps(Calculator):
     """`atoms.calc = MDOps("model.dp")`: energy, free_energy, energies, forces, stress, stresses.
 
     Neighbour lists reach `skin` beyond the cutoff and are rebuilt only when needed. Results are kept only for the atoms
-    they were computed for, so one calculator may be used for any number of Atoms. ASE's stress is
-    -virial / volume, for cells that are periodic in three directions; others raise ASE's
-    PropertyNotImplementedError. `stresses` are per atom, eV/A^3, and sum to the stress.
+    for which they were computed, so one calculator may be used for any number of Atoms. ASE's stress is
+    -virial / volume, for cells that are periodic in three directions; for other cells, ASE's
+    PropertyNotImplementedError is raised. `stresses` are per atom, eV/A^3, and sum to the stress.
 
-    Frame and atomic parameters: `atoms.info["fparam"]` (p,) and `atoms.arrays["aparam"]` (N, q), else the
+    Frame and atomic parameters are `atoms.info["fparam"]` (p,) and `atoms.arrays["aparam"]` (N, q), or else the
     `fparam` and `aparam` given here. Results are computed again when they change. If there are several models, those
-    that take a parameter get it; a parameter that none of them takes is refused.
+    that have a parameter get it; a parameter that no model has is an error.
 
-    With several models, results are means over the K models, and `results` also has, with deviations over k,
+    With several models, results are means over the K models, and `results` also has deviations:
         forces_std (N,), sqrt(mean_k |F_k - <F>|^2), eV/A: DeePMD-kit's model deviation of forces,
         energy_std, sqrt(mean_k (E_k - <E>)^2), eV.
     `results["virial"]` (3, 3), eV, is always available.
 
-    A model with magnetic moments takes those of the atoms (`atoms.set_initial_magnetic_moments`: vectors, or numbers
-    along z), and `results["force_mag"]` (N, 3) is minus the derivative of the energy by them.
+    A model with magnetic moments uses those of the atoms (`atoms.set_initial_magnetic_moments`: vectors, or numbers
+    along z). `results["force_mag"]` (N, 3) is minus the derivative of the energy by them.
 
-    A model with a modifier (`dipole_charge`) gets the energy, forces and stress of its charges added; it has no
-    `stresses`.
+    If a model has a modifier (`dipole_charge`), the energy, forces and stress of its charges are added, and there are
+    no `stresses`.
 
     A model of other outputs gives these, under their names, instead of energies: `atoms.get_dipole_moment()` and
-    `results["dipole"]` (3,), e A; `results["polarizability"]` (3, 3), "dos", or a property; and of each atom
-    "atom_dipole" and so on. Minus the derivatives of dipoles by positions and strain are "dipole_forces" (N, 3, 3) and
-    "dipole_virial" (3, 3, 3), the dipole's component first. Several models also give `<name>_std`.
+    `results["dipole"]` (3,), e A; `results["polarizability"]` (3, 3), "dos", or a property; and for each atom
+    "atom_dipole" and so on. "dipole_forces" (N, 3, 3) and "dipole_virial" (3, 3, 3) are minus the derivatives of
+    dipoles by positions and strain, the dipole's component first. Several models also give `<name>_std`.
 
     Attributes:
         models: the potentials.
@@ -86,19 +86,19 @@ class MDOps(Calculator):
         """Reads the models that are given as files.
 
         Args:
-            model: a file, a Potential, or a sequence of those.
-            head, device, dtype, overflow, spline, r_min, matmul, allow_low_bit: for files, as of `mdops.load`; a
+            model: a file, a Potential, or a sequence of these.
+            head, device, dtype, overflow, spline, r_min, matmul, allow_low_bit: for files, as in `mdops.load`; a
                 Potential is used as it is.
-            skin: A; larger makes lists that last longer and steps that cost more.
+            skin: A; with a larger one, lists last longer and steps take more time.
             fparam: (p,); aparam: (N, q) or (q,).
-            guard: "warn" once, or "stop" (raise OutsideDomainError), where the models' committee differs more than it
-                did where `mdops learn` tested it. Of one model the others are read from beside its file, and looked at
+            guard: "warn" (once) or "stop" (raise OutsideDomainError) if the models' committee differs more than in the
+                test of `mdops learn`. The committee of a single model is read from files beside it, and evaluated in
                 every tenth calculation.
 
         Raises:
-            InputError: no model, models of different elements, parameters that the models do not take, r_min or
-                spline=False for a Potential, or another matmul than "float32" where it has no effect, as for a
-                Potential that does not have it; a low-bit model without `allow_low_bit`.
+            InputError: no model; models of different elements; parameters that the models do not have; r_min or
+                spline=False for a Potential; another matmul than "float32" where it has no effect, or for a
+                Potential with another one; a low-bit model without `allow_low_bit`.
             ModelFileError, UnsupportedModelError: as `mdops.load`.
         """
         super().__init__()
@@ -142,7 +142,7 @@ class MDOps(Calculator):
         self.type_map = list(self.models[0].type_map)
         self.skin = _length("skin", skin)
         self.parameters.update(models=[str(m) for m in sources if not isinstance(m, Potential)])
-        # Of the models as they are: a Potential has its own, whatever the arguments say of files.
+        # The parameters of the models themselves: for a Potential, the arguments for files have no effect.
         self.parameters.update(
             matmul=_each(m.matmul for m in self.models),
             device=_each(m.device for m in self.models),
@@ -164,21 +164,21 @@ class MDOps(Calculator):
                 raise InputError(f"`{name}` of MDOps cannot change after it is made; fparam and aparam can")
             if value is not None and not self._takes(name):
                 raise InputError(f"{name} is given, but the model takes none")
-            _optional(name, value)  # refused here, not at the first calculation
+            _optional(name, value)  # an error now, not at the first calculation
         return super().set(**changes)
 
     def _takes(self, name: str) -> bool:
-        """Whether some model takes that parameter."""
+        """Whether some model has that parameter."""
         return any(takes(m, name) for m in self.models)
 
     @property
     def neighbor_lists(self) -> list[VerletList]:
-        """Those kept now; models with the same cutoff and type map share one."""
+        """The current lists; models with the same cutoff and type map share one."""
         return list(self._lists.values())
 
     def renew_lists(self) -> None:
         """Forget the neighbour lists and the last results, so that the next results depend only on the atoms."""
-        # Rows of a list are ordered by type, so models share one only where their type maps agree too.
+        # Rows of a list are ordered by type, so models share a list only if their type maps are the same, too.
         self._lists = {
             _list_key(m): VerletList(m.cutoff, self.skin, ntypes=len(m.type_map)) for m in self.models
         }
@@ -189,7 +189,7 @@ class MDOps(Calculator):
         self._snapshot = None
 
     def check_state(self, atoms: Atoms, tol: float = 0.0) -> list[str]:
-        """The properties that changed since the last calculation, exactly: ASE's tolerance is not used."""
+        """The properties that changed since the last calculation, compared exactly, without ASE's tolerance."""
         if self._snapshot is None:
             return list(all_changes)
         now, old = self._state(atoms), self._snapshot
@@ -206,7 +206,7 @@ class MDOps(Calculator):
         atoms = self.atoms if atoms is None else atoms
         if atoms is None:
             raise InputError("MDOps has no atoms to calculate")
-        # Who asks for several is given those that there are.
+        # If several properties are requested, those that exist are given.
         if properties and not atoms.pbc.all() and {*properties} <= {"stress", "stresses"}:
             raise PropertyNotImplementedError(
                 f"there is no {properties[0]} of atoms that are not periodic in three directions (pbc is {atoms.pbc}): "
@@ -215,10 +215,10 @@ class MDOps(Calculator):
         per_atom = "stresses" in properties and all(m.reach == 1 for m in self.models)
         if {*properties} == {"stresses"} and not per_atom:
             raise PropertyNotImplementedError(
-                "there are no stresses of atoms of a model that passes messages, because its virial cannot be divided "
-                "among atoms: the stress of the system is available"
+                "there are no stresses of single atoms for a model that passes messages, because its virial cannot be "
+                "divided among atoms: the stress of the system is available"
             )
-        # What fails must leave nothing that looks like an answer.
+        # After an error there must be no old results.
         self.reset()
         state = self._state(atoms)
         answers = [
@@ -239,7 +239,7 @@ class MDOps(Calculator):
         return Properties({name: value for name, value in self.results.items() if name in all_outputs})
 
     def _state(self, atoms: Atoms) -> Snapshot:
-        """All that the answer depends on, not copied."""
+        """Everything that the results depend on, not copied."""
         return {
             "positions": atoms.arrays["positions"],
             "numbers": atoms.arrays["numbers"],
@@ -254,7 +254,7 @@ class MDOps(Calculator):
         }
 
     def _systems(self, state: Snapshot) -> list[System]:
-        """The atoms as each model sees them; types, pbc and batch are kept while they do not change."""
+        """The atoms in the form that each model takes; types, pbc and batch are reused until they change."""
         positions, cell, numbers, pbc = (state[n] for n in ("positions", "cell", "numbers", "pbc"))
         assert positions is not None and cell is not None and numbers is not None and pbc is not None
         old = self._constant
@@ -287,7 +287,7 @@ class MDOps(Calculator):
         )
         fparam, aparam = (
             torch.as_tensor(state[name], device=model.device)
-            # What no model takes goes to all of them, which refuse it.
+            # A parameter that no model has is given to all of them, and they raise the error.
             if state[name] is not None and (takes(model, name) or not self._takes(name))
             else None
             for name in ("fparam", "aparam")
@@ -304,12 +304,12 @@ def _list_key(model: Potential) -> tuple[Any, ...]:
 
 
 def _each(values: Iterable[Any]) -> str:
-    """What models have, in words: one value where all have the same."""
+    """A value of the models in words: one if it is the same for all."""
     return ", ".join(dict.fromkeys(map(str, values)))
 
 
 def _several(models: Any) -> list[Model]:
-    """The models of a sequence."""
+    """The models in a sequence."""
     if not isinstance(models, Sequence) or not all(
         isinstance(m, str | os.PathLike | Potential) for m in models
     ):
@@ -325,7 +325,7 @@ def _length(name: str, value: Any) -> float:
 
 
 def _refuse_spline_options(ready: Sequence[Potential], spline: bool, r_min: float | None) -> None:
-    """Raises InputError for what `ready` potentials, used as they are, would ignore."""
+    """Raises InputError for options that would have no effect on `ready` potentials, which are used as they are."""
     option = None
     if ready and r_min is not None:
         option = f"r_min={r_min}"
@@ -346,7 +346,7 @@ def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
 
 
 def _constant_part(model: Potential, types: np.ndarray, pbc: np.ndarray) -> System:
-    """A System whose positions and cell are still empty."""
+    """A System without positions and cell, which are set later."""
     nothing = torch.empty(0, dtype=torch.float64)
     return System(
         nothing,
@@ -362,7 +362,7 @@ def _numpy(answer: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
 
 
 def _other_results(answers: Sequence[dict[str, np.ndarray]], outputs: Sequence[Output]) -> dict[str, Any]:
-    """Of models that answer no energies: means of their answers, and the deviation of the system's."""
+    """For models without energies: means of their outputs, and the deviations of the system's outputs."""
     mean = {name: np.mean([a[name] for a in answers], axis=0) for name in answers[0]}
     results: dict[str, Any] = {}
     for output in outputs:
@@ -379,7 +379,7 @@ def _other_results(answers: Sequence[dict[str, np.ndarray]], outputs: Sequence[O
 
 
 def _results(answers: Sequence[dict[str, np.ndarray]], volume: float) -> dict[str, Any]:
-    """ASE's results from the models' answers; `volume` is 0 where there is no stress."""
+    """ASE's results from the models' answers; `volume` is 0 if there is no stress."""
     mean = answers[0]
     if len(answers) > 1:
         mean = {name: np.mean([a[name] for a in answers], axis=0) for name in answers[0]}

@@ -10,7 +10,7 @@ from mdops.potential import Potential
 
 
 def digest(potential: Potential) -> str:
-    """A hexadecimal number for the model's options and weights of now; other ones have another number.
+    """A hexadecimal number for the model's options and current weights; it changes if any of these changes.
 
     It covers the options and every weight in the precision of the computation (`dtype`), not the file,
     the device, `overflow` or the splines.
@@ -23,7 +23,7 @@ def digest(potential: Potential) -> str:
 
 
 def _options(node: Any) -> Any:
-    """The tree without its arrays: the weights of now stand for them."""
+    """The tree without its arrays, which the digest of the current weights covers."""
     if isinstance(node, dict):
         return {name: _options(value) for name, value in node.items()}
     if isinstance(node, list | tuple):

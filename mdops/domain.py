@@ -1,5 +1,5 @@
-"""Energies and forces of one domain: the atoms of one process of a program that cuts a system into domains, with ghosts
-around them, which are atoms of other processes and periodic images."""
+"""Energies and forces of one domain: the atoms of one process of a program that divides a system into domains. Around
+them are ghosts, which are atoms of other processes or periodic images."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,16 +17,16 @@ from mdops.ops import NeighborList
 from mdops.potential import Potential
 from mdops.system import System, checked_charge_spin, hidden_atoms
 
-# Takes rows of the model's dtype on its device, and gives others.
+# Takes rows of the model's dtype and device, and returns such rows.
 Communicate = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Communication(NamedTuple):
-    """How numbers go between atoms and their ghosts. All processes call both, equally often and in the same order.
+    """How rows are passed between atoms and their ghosts. All processes call both, equally often and in the same order.
 
     Attributes:
-        to_ghosts: (N + M, W), the rows of atoms, and for each ghost the row of its atom; it takes rows (N, W).
-        from_ghosts: (N, W), the rows of atoms with those of their ghosts added; it takes rows (N + M, W).
+        to_ghosts: takes rows (N, W) and returns (N + M, W): these rows, then for each ghost the row of its atom.
+        from_ghosts: takes rows (N + M, W) and returns (N, W): the rows of atoms plus those of their ghosts.
     """
 
     to_ghosts: Communicate
@@ -34,11 +34,11 @@ class Communication(NamedTuple):
 
 
 class DomainEnergies(NamedTuple):
-    """What a domain has of the answers of the whole system.
+    """A domain's part of the answers for the whole system.
 
     Attributes:
         energy: (N,) float64, eV, of its atoms.
-        forces: (N + M, 3) float64, eV/A: those on ghosts belong to the atoms that they are of.
+        forces: (N + M, 3) float64, eV/A; the force on a ghost belongs to the ghost's atom.
         virial: (3, 3) float64, eV, of the pairs of its atoms, W = -dE/d(strain).
         nearest: A, the smallest distance of two atoms; the cutoff where no two are within it.
         atom_virial: (N + M, 3, 3) float64, eV, if asked for: a pair's is its neighbour's.
@@ -78,19 +78,19 @@ class _Exchange(NamedTuple):
 
 
 class Domain:
-    """A model that answers for domains. Models whose layers pass messages have the numbers of ghosts exchanged between
-    layers, and their gradients the other way.
+    """A model for domains. If its layers pass messages, the rows of ghosts are exchanged between layers, and their
+    gradients in the opposite direction.
 
     Attributes:
         potential: the model.
-        exchange_width: the most numbers of an atom that are exchanged at once; 0 if none are.
+        exchange_width: the largest number of columns in an exchange; 0 if nothing is exchanged.
         charge_spin: (1, 2) float64, of the whole system, or None.
     """
 
     def __init__(self, potential: Potential, charge_spin: Sequence[float] | None = None) -> None:
         """
         Args:
-            charge_spin: the whole system's charge, e, and multiplicity, for models with embeddings of these; None: the
+            charge_spin: the whole system's charge, e, and multiplicity, for models with embeddings of these. None: the
                 model's default.
 
         Raises:
@@ -100,12 +100,12 @@ class Domain:
         """
         potential.require_energies("a part of a system", takes_spins=True)
         self.potential = potential
-        self._evaluator = Autograd(potential)  # which allows types that a domain lacks
+        self._evaluator = Autograd(potential)  # it supports domains that lack some types
         self.charge_spin = None
         if charge_spin is not None:
             if not charge_spin_defaults(potential.model):
                 raise InputError(
-                    "charge_spin is given, and the model has no embedding of charge and multiplicity"
+                    "charge_spin is given, but the model has no embedding of charge and multiplicity"
                 )
             self.charge_spin = torch.from_numpy(checked_charge_spin(charge_spin, 1)).to(potential.device)
         self.exchange_width, self._is_local, self._divides = 0, False, True
@@ -116,7 +116,8 @@ class Domain:
         self._evaluator = next(kind for kind in kinds if not kind.why_not(potential))(potential)
 
     def _try(self, first_type: int) -> torch.Tensor:
-        """The energy of an atom beside a ghost, of a system that begins with that type; notes what is exchanged."""
+        """The energy of an atom beside a ghost, in a system whose first atom has that type. It also finds out what is
+        exchanged."""
 
         def to_ghost(rows: torch.Tensor) -> torch.Tensor:
             self.exchange_width = max(self.exchange_width, rows.shape[1])
@@ -155,7 +156,7 @@ class Domain:
         spins: torch.Tensor | None = None,
         atom_virial: bool = False,
     ) -> DomainEnergies:
-        """The same of a system that no others have a part of, by the evaluator that is the fastest for it.
+        """The same for a system that is one domain, with the fastest evaluator for it.
 
         Args:
             system: one, of N atoms; its charge and multiplicity are the domain's.
@@ -186,7 +187,7 @@ class Domain:
         Args:
             positions: (N + M, 3) float64, A: the N atoms first, then the ghosts. Nothing is periodic.
             types: (N + M,) int32.
-            neighbors: (N + M, K), those of the atoms; rows of ghosts are empty.
+            neighbors: (N + M, K), the atoms' neighbours; rows of ghosts are empty.
             atoms: N.
             communication: with the other processes.
             fparam: (p,). aparam: (N, q).
@@ -196,13 +197,13 @@ class Domain:
 
         Raises:
             InputError: atoms coincide, or there are more neighbours than `sel` (`Potential.overflow`).
-            UnsupportedModelError: absent neighbours have the type of a system's first atom, which no process knows.
+            UnsupportedModelError: absent neighbours have the type of the system's first atom, which no process knows.
         """
         if not self._divides:
             options = (getattr(part, "options", None) for part in self.potential.model.modules())
             raise UnsupportedModelError(
-                f"the model's absent neighbours have the type of a system's first atom ({mean_in_words(options)}), "
-                "which a program that cuts the system into domains does not know"
+                "the model gives absent neighbours the type of a system's first atom "
+                f"({mean_in_words(options)}), which a program that divides the system into domains does not know"
             )
         device = positions.device
         system = System(
@@ -229,11 +230,11 @@ class Domain:
         return self._of(answers, report, atoms)
 
     def _shown(self, aparam: torch.Tensor | None) -> torch.Tensor | None:
-        """The atomic parameters, but for those that say which atoms are there."""
+        """The atomic parameters, except those that say which atoms exist."""
         if aparam is None or not self.potential.model.masks:
             return aparam
         if bool(hidden_atoms(aparam).any()):
-            raise InputError("aparam says that atoms are not there: leave them out, or give them the type -1")
+            raise InputError("aparam marks atoms as absent: leave them out, or give them the type -1")
         return None
 
     def _of(self, answers: dict[str, torch.Tensor], report: NeighborReport, atoms: int) -> DomainEnergies:

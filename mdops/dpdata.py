@@ -18,15 +18,15 @@ class MDOpsDriver(Driver):
         self.model = model if isinstance(model, DeepPot) else DeepPot(model, **options)
 
     def label(self, data: dict[str, Any]) -> dict[str, Any]:
-        """dpdata's `data` with the answers for all of its frames.
+        """dpdata's `data` with the results for all of its frames.
 
         Raises:
-            InputError: an element that the model does not know, or no answer for a frame.
+            InputError: the model does not know an element, or has no answer for a frame.
         """
         own = np.asarray(data["atom_types"])
         names = list(data["atom_names"])
         types = np.full(len(names), -1)
-        used = np.unique(own)  # names without an atom may be any
+        used = np.unique(own)  # names without an atom need not be known
         types[used] = element_types([names[t] for t in used], self.model.get_type_map())
         cells = None if data.get("nopbc", False) else data["cells"]
         parameters = {name: data[name] for name in ("fparam", "aparam") if name in data}

@@ -1,4 +1,4 @@
-"""The exceptions mdops raises for things a user can mend."""
+"""The exceptions that mdops raises for problems that users can fix."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,8 +32,8 @@ class ModelFileError(MDOpsError, ValueError):
 
 
 class HeadError(ModelFileError):
-    """A model file holds several models (heads), and none or one that is not there was asked for; the message lists
-    them, and `heads` has their names."""
+    """A model file holds several models (heads), and no head or an unknown one was requested. The message lists the
+    heads, and `heads` has their names."""
 
     def __init__(self, message: str, heads: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class HeadError(ModelFileError):
 
 
 class UnsupportedModelError(MDOpsError, ValueError):
-    """A model was read well, but holds a part that mdops does not implement."""
+    """A model file was read without errors, but the model has a part that mdops does not implement."""
 
 
 class LibraryError(MDOpsError, ImportError):
@@ -53,7 +53,7 @@ class JitError(MDOpsError):
 
 
 class InputError(MDOpsError, ValueError):
-    """What was given to a model does not fit it, or is not a physical structure; the message says what and where."""
+    """An input does not fit the model, or is not a physical structure; the message says what is wrong and where."""
 
 
 class DataError(InputError):
@@ -61,23 +61,23 @@ class DataError(InputError):
 
 
 class ConfigError(InputError):
-    """A training input does not make sense; the message names the place in it."""
+    """A training input is wrong; the message names the key."""
 
 
 class DerivativeError(MDOpsError, NotImplementedError):
-    """A derivative was asked for that an op does not have, such as the third; the message names the op."""
+    """A derivative was requested that an op does not have, such as the third; the message names the op."""
 
 
 class DivergedError(MDOpsError, RuntimeError):
-    """A training lost its way: its loss or weights are not finite; the message names the last good checkpoint."""
+    """A training diverged: its loss or weights are not finite; the message names the last good checkpoint."""
 
 
 class DownloadError(MDOpsError, RuntimeError):
-    """A published model cannot be downloaded; the message says why, and how the file can be had otherwise."""
+    """A published model cannot be downloaded; the message says why, and how else to get the file."""
 
 
 class OutsideDomainError(MDOpsError, RuntimeError):
-    """A structure is outside of what the model was tested on, and a guard was told to stop there."""
+    """A structure is outside of the domain in which the model was tested, and a guard was told to stop then."""
 
 
 class ParallelError(MDOpsError, RuntimeError):
@@ -85,7 +85,7 @@ class ParallelError(MDOpsError, RuntimeError):
 
 
 class _CapacityError(MDOpsError, ValueError):
-    """There is more than a list of fixed capacity can hold; `given` are the arguments of the class itself."""
+    """A list of fixed capacity is too small; `given` are the arguments of the class itself."""
 
     def __init__(self, found: str, needed: int, capacity: int, key: str, *given: Any):
         more = f"more than the capacity of {capacity}: pass {key}={needed} or more, or None to have it chosen"

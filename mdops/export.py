@@ -17,11 +17,11 @@ from mdops.ops import NeighborList, neighbor_matrix
 from mdops.system import CHARGES, MULTIPLICITIES, System
 from mdops.tracing import exporting
 
-_SYSTEMS, _ATOMS, _SLOTS = 5, 35, 11  # of the example: sizes that occur nowhere else
+_SYSTEMS, _ATOMS, _SLOTS = 5, 35, 11  # sizes of the example, which are the sizes of nothing else
 
 
 class Step(nn.Module):
-    """The answers of `Potential.evaluate` from tensors, NaN where that would refuse the atoms."""
+    """The results of `Potential.evaluate` from tensors; NaN where that would raise an error about the atoms."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Step(nn.Module):
         atom_virial: bool,
     ) -> None:
         super().__init__()
-        # In a tuple: the program has what the evaluator uses as constants, and nothing else of the model.
+        # In a tuple, so that the program contains the evaluator's constants and nothing else of the model.
         self._held = potential, potential.evaluator()
         self.capacity, self.atom_virial = capacity, atom_virial
         self.angle_capacity = _angle_places(potential) if angle_capacity is None else angle_capacity
@@ -49,7 +49,7 @@ class Step(nn.Module):
         cutoff = self.potential.cutoff
         fits = None
         if self.capacity is None:
-            pbc = torch.ones_like(cell[:, 0], dtype=torch.bool)  # of the list alone
+            pbc = torch.ones_like(cell[:, 0], dtype=torch.bool)  # used only by the list
             pairs = NeighborList(given["neighbors"], given["images"], given["counts"], cutoff)
         else:
             pbc = given["pbc"]
@@ -58,7 +58,7 @@ class Step(nn.Module):
             neighbors, images, counts, needed = neighbor_matrix(*search)
             pairs = NeighborList(neighbors, images, counts, cutoff)
             fits = (needed[0] >= 0) & (needed[0] <= self.capacity)
-        # A graph of messages has room for all places of the list, so that no size depends on values.
+        # The graph of messages has room for all places of the list, so that no size depends on values.
         atoms, slots = pairs.neighbors.shape
         most = slots if self.angle_capacity is None else torch.sym_min(slots, self.angle_capacity)
         pairs = pairs._replace(graph_room=(atoms * slots, atoms * most * most, atoms * most))
@@ -81,7 +81,7 @@ class Step(nn.Module):
         return {name: torch.where(fine, value, torch.nan) for name, value in answers.items()}
 
     def _judged(self, report: NeighborReport) -> torch.Tensor:
-        """What `Potential.check_neighbors` says of the neighbours, on the device: a bool."""
+        """A bool on the device: the result of `Potential.check_neighbors`."""
         least = self.potential.model.shortest
         fine = ((report.nearest > 0) & (report.nearest >= least)).all()
         if self.potential.overflow == "extend":
@@ -100,12 +100,12 @@ class Step(nn.Module):
 
 
 def _clamped(values: torch.Tensor, known: range) -> torch.Tensor:
-    """The nearest of the known whole numbers."""
+    """The values, rounded and clamped to the known whole numbers."""
     return values.nan_to_num().round().clamp(known[0], known[-1])
 
 
 def _angle_places(potential: EvaluationContext) -> int | None:
-    """How many neighbours of an atom make angles at most, as the model's `sel` says; None where that says nothing."""
+    """The most neighbours of an atom that form angles, from the model's `sel`; None if that says nothing."""
     specs = potential.model.neighbors
     if potential.overflow != "error" or any(spec.sel is None for spec in specs):
         return None
@@ -113,7 +113,7 @@ def _angle_places(potential: EvaluationContext) -> int | None:
 
 
 def _angle_neighbors(potential: EvaluationContext, within: Sequence[int]) -> int | None:
-    """How many neighbours of an atom make angles, where there are so many within each cutoff; None: nobody knows."""
+    """The number of neighbours of an atom that form angles, given the number within each cutoff; None: unknown."""
     ntypes = [1 if spec.mixed else len(potential.type_map) for spec in potential.model.neighbors]
     counts = [torch.full((1, n), count) for n, count in zip(ntypes, within, strict=True)]
     sizes = potential.model.graph_sizes(counts)
@@ -142,15 +142,13 @@ def export_program(
             f"the capacity of angles is {angle_capacity}, expected 1 or more neighbours per atom that make angles"
         )
     if angle_capacity is not None and not _angle_neighbors(potential, [1] * len(potential.neighbors)):
-        raise InputError(
-            f"a capacity of angles is given, and {potential.kind} does not tell that it has angles"
-        )
+        raise InputError(f"a capacity of angles is given, but {potential.kind} has no angles")
     own = _frozen(potential)
     with exporting(), torch.no_grad():
         step = Step(own, capacity, angle_capacity, atom_virial)
         example, sizes = _example(step)
-        step(*example)  # what is kept with the weights is made now, not in the program
-        # Forces are gradients, whose operations only a trace below autograd has.
+        step(*example)  # makes what is cached with the weights, so that it is not part of the program
+        # Forces are gradients. Only a trace below autograd contains their operations.
         with torch.fx.experimental._config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
             traced = make_fx(step, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*example)
         _require_dynamic(traced, step, sizes)
@@ -163,14 +161,14 @@ def export_program(
 
 
 def _require_dynamic(traced: torch.fx.GraphModule, step: Step, sizes: Sequence[dict[int, Any]]) -> None:
-    """Refuses a trace that holds for the example's sizes alone."""
+    """Raises an error for a trace that is valid only for the example's sizes."""
     inputs = [node for node in traced.graph.nodes if node.op == "placeholder"]
     for name, node, free in zip(step.input_names, inputs, sizes, strict=True):
         shape = node.meta["val"].shape
         fixed = [k for k in free if not isinstance(shape[k], torch.SymInt) or shape[k].node.expr.is_number]
         if fixed:
             raise UnsupportedModelError(
-                f"{step.potential.kind} cannot be exported: what it does depends on the size of `{name}` ({shape})"
+                f"{step.potential.kind} cannot be exported: its operations depend on the size of `{name}` ({shape})"
             )
 
 
@@ -183,7 +181,7 @@ def _name_inputs(traced: torch.fx.GraphModule, names: Sequence[str]) -> None:
 
 
 def _frozen(potential: EvaluationContext) -> EvaluationContext:
-    """A copy whose weights are plain tensors, which the program holds as constants."""
+    """A copy whose weights are plain tensors, so that the program contains them as constants."""
     own = copy.deepcopy(potential).eval()
     for module in own.modules():
         for name, parameter in module._parameters.items():
@@ -193,7 +191,7 @@ def _frozen(potential: EvaluationContext) -> EvaluationContext:
 
 
 def _example(step: Step) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
-    """Inputs of some shape, and which of their sizes may change."""
+    """Example inputs, and which of their sizes may change."""
     potential, device = step.potential, step.potential.device
     kinds = len(potential.type_map)
     atoms, systems = Dim.DYNAMIC, Dim.DYNAMIC

@@ -1,4 +1,4 @@
-"""Arguments that are True or False, numbers, or paths."""
+"""Checks of arguments that are True or False, numbers, or paths."""
 
 import operator
 import os
@@ -11,14 +11,14 @@ from mdops.errors import InputError
 
 
 def require_flags(**given: Any) -> None:
-    """Raises InputError, which names the argument, for what is neither True nor False: any text would count as True."""
+    """Raises InputError, with the argument's name, unless it is True or False: any text would count as True."""
     for name, value in given.items():
         if not isinstance(value, bool | np.bool_):
             raise InputError(f"{name} is {value!r}, expected True or False")
 
 
 def require_numbers(**given: Any) -> None:
-    """Raises InputError, which names the argument, for what is no real number."""
+    """Raises InputError, with the argument's name, unless it is a real number."""
     for name, value in given.items():
         try:
             if isinstance(value, str):
@@ -29,7 +29,7 @@ def require_numbers(**given: Any) -> None:
 
 
 def require_whole(**given: Any) -> None:
-    """Raises InputError, which names the argument, for what is no whole number, 2.0 too."""
+    """Raises InputError, with the argument's name, unless it is a whole number (2.0 is one, too)."""
     for name, value in given.items():
         try:
             operator.index(value)
@@ -38,14 +38,14 @@ def require_whole(**given: Any) -> None:
 
 
 def require_kinds(**given: tuple[Any, type]) -> None:
-    """Raises InputError, which names the argument, for a value that is not of its class."""
+    """Raises InputError, with the argument's name, unless the value is of the given class."""
     for name, (value, kind) in given.items():
         if not isinstance(value, kind):
             raise InputError(f"{name} is of the type {type(value).__name__}, expected {kind.__name__}")
 
 
 def require_path(name: str, value: Any) -> Path:
-    """The path; raises InputError, which names the argument, for what is none, a file's name as bytes too."""
+    """The path. Raises InputError, with the argument's name, for anything else, also for a name in bytes."""
     if (
         not isinstance(value, str | os.PathLike)
         or not isinstance(os.fspath(value), str)

@@ -1,4 +1,4 @@
-"""Second derivatives of the energy by positions, by autograd through the model's own operations."""
+"""Second derivatives of the energy by positions, by autograd through the model's operations."""
 
 from dataclasses import replace
 
@@ -17,10 +17,10 @@ def hessians(
     fparam: torch.Tensor | None = None,
     aparam: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """(P, 3, 3) float64, eV/A^2: for each system in turn, and each pair (i, j) of its atoms, i first, d^2E/dx_i dx_j.
+    """(P, 3, 3) float64, eV/A^2: d^2E/dx_i dx_j for all pairs (i, j) of atoms in a system, ordered by system, i, j.
 
-    The atoms of a system stand together. Takes 3 n passes for systems of up to n atoms. They are not part of a graph:
-    the ops of mdops have no third derivatives."""
+    The atoms of a system must be consecutive. Takes 3 n passes for systems of up to n atoms. The results are not
+    differentiable: the ops of mdops have no third derivatives."""
     with torch.enable_grad():
         positions = system.positions.detach().requires_grad_()
         moved = replace(system, positions=positions)
@@ -36,7 +36,7 @@ def hessians(
 
 
 def by_pairs(rows: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
-    """(P, 3, 3): of the rows (N, 3) of the matrices of all systems, coordinate by coordinate of their first atoms."""
+    """(P, 3, 3): the blocks of all systems' matrices. `rows[3 a + c]` (N, 3) is for coordinate c of atom a."""
     if not rows:
         return torch.empty(0, 3, 3, dtype=torch.float64)
     every, found, start = torch.stack(rows), [], 0

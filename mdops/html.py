@@ -1,4 +1,4 @@
-"""One HTML file with everything in it: pictures, table, commands. It needs no other file and no network."""
+"""One HTML file with everything in it: pictures, table, commands. It needs neither other files nor a network."""
 
 import base64
 import platform
@@ -32,7 +32,7 @@ def write_page(
     footer: str,
     picture: Path | None = None,
 ) -> None:
-    """Writes a page: title and text, beside the picture if there is one, a card for each table and figure, commands."""
+    """Writes a page: title and text, a picture beside them if given, a card for each table and figure, commands."""
     top = f"<div><h1>{escape(title)}</h1><p>{escape(text)}</p></div>"
     if picture is not None:
         top = f'<div class="top">{top}{_image(picture, title)}</div>'
@@ -59,7 +59,7 @@ def write_page(
 
 
 def processor() -> str:
-    """Its name, and the versions of mdops and Python, for the foot of a page."""
+    """The processor's name and the versions of mdops and Python, for the foot of a page."""
     names = [
         line.partition(":")[2].strip()
         for file in (Path("/proc/cpuinfo"),)

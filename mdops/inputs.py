@@ -1,4 +1,4 @@
-"""What programs that simulate are given: models that go together."""
+"""Checks of the models that a program for simulations is given."""
 
 from collections.abc import Sequence
 
@@ -15,13 +15,13 @@ def check_models(models: Sequence[Potential], *, energies: bool = True, takes_sp
         raise InputError("no model is given")
     for model in models:
         if not isinstance(model, Potential):
-            raise InputError(f"{model!r} is given as a model, expected what `mdops.load` reads of a file")
+            raise InputError(f"{model!r} is given as a model, expected a result of `mdops.load`")
         if energies:
             model.require_energies("a simulation", takes_spins=takes_spins)
         if model.model.outputs != models[0].model.outputs:
             names = [", ".join(output.name for output in m.model.outputs) for m in (models[0], model)]
             raise InputError(
-                f"the models must answer the same: the first answers {names[0]}, another {names[1]}"
+                f"the models must have the same outputs: the first has {names[0]}, another one {names[1]}"
             )
         if model.scheme is not None and not model.allow_low_bit:
             raise InputError(_low_bit_refusal(model.scheme))
@@ -40,11 +40,11 @@ def _low_bit_refusal(scheme: Scheme) -> str:
         else "its forces are not quite the derivatives of its energy, so that energy drifts"
     )
     return (
-        f"the model is low-bit ({scheme.name}: {scheme.words}): {forces}. `mdops quantize` reports by how much; to use "
-        "it for dynamics all the same, say so: allow_low_bit=True"
+        f"the model is low-bit ({scheme.name}: {scheme.words}): {forces}. `mdops quantize` reports by how much. To use "
+        "it for dynamics all the same, set allow_low_bit=True"
     )
 
 
 def takes(model: Potential, name: str) -> bool:
-    """Whether the model takes `name`, "fparam" or "aparam"."""
+    """Whether the model has the parameter `name`, "fparam" or "aparam"."""
     return model.parameter_sizes[name] > 0

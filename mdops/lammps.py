@@ -1,4 +1,4 @@
-"""`pair_style mdops` and `fix mdops/dplr` for the LAMMPS at hand: a plugin, built once into the cache (lammps.md)."""
+"""`pair_style mdops` and `fix mdops/dplr` for an installed LAMMPS: a plugin, built once into the cache (lammps.md)."""
 
 import contextlib
 import hashlib
@@ -21,8 +21,8 @@ from mdops.jit.builder import entry_of
 from mdops.jit.recipe import Recipe
 
 _NAMES = ("lmp", "lmp_mpi", "lmp_serial")
-_PLUGIN = "mdopsplugin.so"  # LAMMPS loads what ends in plugin.so
-# What an MPI launcher tells the processes that it starts; a program asked for its version is none of them.
+_PLUGIN = "mdopsplugin.so"  # LAMMPS loads files whose names end in plugin.so
+# Variables that an MPI launcher sets for its processes. They are removed when a program is asked for its version.
 _OF_LAUNCHERS = re.compile(r"PMI|OMPI_|MPI_|HYD|PMIX|SLURM_|MPIR_|PALS_")
 
 
@@ -32,8 +32,8 @@ class Lammps:
 
     Attributes:
         program: its executable.
-        version: as it says, "22 Jul 2025".
-        include: the folder of its headers (pair.h); mpi: that of mpi.h.
+        version: as LAMMPS prints it, "22 Jul 2025".
+        include: the folder of its headers (pair.h). mpi: the folder of mpi.h.
     """
 
     program: Path
@@ -43,7 +43,7 @@ class Lammps:
 
 
 def find_program() -> Path:
-    """$MDOPS_LAMMPS, or lmp on PATH, or beside this Python. Raises JitError."""
+    """$MDOPS_LAMMPS, or lmp on PATH or beside this Python. Raises JitError if there is none."""
     setting = os.environ.get("MDOPS_LAMMPS")
     names = (
         [setting] if setting else [*_NAMES, *(str(Path(sys.executable).with_name(name)) for name in _NAMES)]
@@ -60,7 +60,7 @@ def find_lammps() -> Lammps:
     """The program with its version and headers.
 
     Raises:
-        JitError: something is not there; the message says where it was looked for.
+        JitError: something is missing; the message says where it was searched for.
     """
     program = find_program()
     prefixes = list(dict.fromkeys(p.parent.parent for p in (program, program.resolve())))
@@ -100,13 +100,13 @@ def _include(prefixes: list[Path]) -> Path:
     return _folder_with(
         "pair.h",
         places,
-        "LAMMPS' headers are not there (pair.h in {}): set MDOPS_LAMMPS_INCLUDE to them, the folder src of the sources "
-        "that it was built from",
+        "LAMMPS' headers were not found (pair.h in {}): set MDOPS_LAMMPS_INCLUDE to the folder src of the sources from "
+        "which LAMMPS was built",
     )
 
 
 def _folder_with(name: str, places: list[Path], problem: str) -> Path:
-    """The first of these folders that has such a file. Raises JitError with the problem, which names the folders."""
+    """The first of these folders that has the file. Otherwise raises JitError with the problem and the folders."""
     for place in places:
         if (place / name).is_file():
             return place.absolute()
@@ -126,13 +126,12 @@ def _mpi(prefixes: list[Path]) -> Path:
     return _folder_with(
         "mpi.h",
         places,
-        "mpi.h of LAMMPS' MPI is not there (looked in {}): set MDOPS_MPI_INCLUDE to its folder, or put its mpicxx on "
-        "PATH",
+        "mpi.h of LAMMPS' MPI was not found (in {}): set MDOPS_MPI_INCLUDE to its folder, or put its mpicxx on PATH",
     )
 
 
 def recipe_for(lammps: Lammps) -> Recipe:
-    """What its plugin is built from."""
+    """The recipe of its plugin."""
     headers = hashlib.sha256()
     for path in [Path(get_include(), "mdops.h"), *sorted(lammps.include.glob("*.h"))]:
         headers.update(path.name.encode() + path.read_bytes())
@@ -152,10 +151,10 @@ def recipe_for(lammps: Lammps) -> Recipe:
 
 
 def plugin() -> Path:
-    """The plugin for the LAMMPS at hand: $MDOPS_LAMMPS_PLUGIN, or one of the cache, built if it has to be.
+    """The plugin for the installed LAMMPS: $MDOPS_LAMMPS_PLUGIN, or the cache's, which is built if it is missing.
 
     Raises:
-        JitError: there is no LAMMPS, or no compiler; or what is built does not build.
+        JitError: LAMMPS or a compiler is missing, or the plugin cannot be built.
     """
     setting = os.environ.get("MDOPS_LAMMPS_PLUGIN")
     if setting:
@@ -179,7 +178,7 @@ def plugin() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """That of this process, with LAMMPS loading the plugin."""
+    """This process' environment, with the settings that make LAMMPS load the plugin."""
     folders = filter(None, [str(plugin().parent), os.environ.get("LAMMPS_PLUGIN_PATH")])
     python = os.environ.get("MDOPS_PYTHON", sys.executable)
     return {**os.environ, "LAMMPS_PLUGIN_PATH": os.pathsep.join(folders), "MDOPS_PYTHON": python}

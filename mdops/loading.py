@@ -1,4 +1,4 @@
-"""A model file becomes a Potential."""
+"""Reads a model file into a Potential."""
 
 import math
 import os
@@ -43,22 +43,22 @@ def load(
         device: the device of the model and its computation.
         dtype: the precision of the computation, torch.float32 or torch.float64, or its name. Positions,
             cells and the sums of energies are always float64.
-        spline: evaluate the embedding nets as splines (relative error of pairs' forces below 2e-5 in
-            float32, 1e-8 in float64; see `Potential.grid`), or evaluate the nets themselves.
-        overflow: if there are more neighbours of a type than the model's sel: raise an "error", "truncate" to the
-            nearest (DeePMD-kit's numbers) or "extend" (keep all).
+        spline: evaluate the embedding nets as splines (relative error of a pair's forces below 2e-5 in
+            float32, 1e-8 in float64; see `Potential.grid`). False: evaluate the nets themselves.
+        overflow: what to do if there are more neighbours of a type than the model's sel: raise an "error", "truncate"
+            to the nearest (DeePMD-kit's results) or "extend" (keep all).
         r_min: down to this distance (A) the splines keep their error bound; closer pairs are extrapolated
             smoothly, with a warning.
         matmul: the accuracy of products, of fitting nets or layers: that of "float32"; or in simulations with dtype
             float32 "tf32" on a GPU, "bf16x3" or "bf16" on a CPU: faster, less accurate (matmul.md).
-        allow_low_bit: let a low-bit model (`mdops quantize`, quantize.md) be used for dynamics, which refuses it
-            otherwise. Others are not touched by it.
-        modifier: add the energy of the charges of a model with a modifier "dipole_charge" (DPLR), whose dipole model is
-            read, too: from where the file says, or from beside it. False: what the model itself gives.
-
+        allow_low_bit: allow dynamics with a low-bit model (`mdops quantize`, quantize.md), which is an error otherwise.
+            It has no effect on other models.
+        modifier: add the energy of the charges of a model with a modifier "dipole_charge" (DPLR). Its dipole model is
+            read, too: from the path in the file, or from the model's folder. False: the model's own energy only.
     Raises:
-        ModelFileError: the file is absent, damaged, or no model. HeadError: no head of several, or none of theirs.
-        UnsupportedModelError: a kind of model that is not implemented; the message names it and what is.
+        ModelFileError: the file is absent, damaged, or no model. HeadError: the file has several heads, and none or an
+            unknown one was requested.
+        UnsupportedModelError: a kind of model that is not implemented; the message names it and those that are.
         InputError: an argument has another value than these, or another matmul than "float32" where it has no
             effect (see `Potential.use_matmul`).
         LibraryError: device is a GPU that cannot be used here; the message says why.
@@ -73,7 +73,7 @@ def load(
         raise InputError(f"head is {head!r}, expected a name")
     if r_min is not None and not COINCIDENT <= r_min < math.inf:
         raise InputError(
-            f"r_min is {r_min} A, expected a distance of {COINCIDENT:g} A or more: nearer atoms are at the same place"
+            f"r_min is {r_min} A, expected a distance of {COINCIDENT:g} A or more: closer atoms are at the same place"
         )
     place = check_device(device)
     file = read_model(path, head)
@@ -95,7 +95,7 @@ def load(
             potential.modifier = load_charges(section, folder, device=place, spline=spline)
         except ModelFileError as error:
             raise ModelFileError(
-                f"{path}: {error} (mdops.load(..., modifier=False) does without the charges)"
+                f"{path}: {error} (mdops.load(..., modifier=False) loads the model without the charges)"
             ) from error
     return potential
 
@@ -107,12 +107,12 @@ def load_charges(
 
     Args:
         section: with the keys type, model_name, model_charge_map, sys_charge_map, ewald_h and ewald_beta.
-        folder: where the dipole model is looked for if it is not where `model_name` says.
-        device: where the dipole model computes. spline: as of `load`, for that model.
+        folder: where the dipole model is searched for if it is not at `model_name`.
+        device: the device of the dipole model. spline: as in `load`, for that model.
 
     Raises:
-        UnsupportedModelError: a modifier of another type, or the model does not answer with dipoles. ModelFileError:
-            the section lacks a key, or the dipole model cannot be read. InputError: charges do not fit its types.
+        UnsupportedModelError: a modifier of another type, or the model's output is not dipoles. ModelFileError: the
+            section lacks a key, or the dipole model cannot be read. InputError: the charges do not fit its types.
     """
     if section.get("type") != "dipole_charge":
         raise UnsupportedModelError(f"there is no modifier {section.get('type')!r}, only 'dipole_charge'")
@@ -123,7 +123,7 @@ def load_charges(
     path = next((place for place in (name, folder / name.name) if place.exists()), None)
     if path is None:
         raise ModelFileError(
-            f"{name}: the dipole model of a modifier dipole_charge is neither there nor in {folder.absolute()}"
+            f"{name}: the dipole model of a modifier dipole_charge is neither at this path nor in {folder.absolute()}"
         )
     widths = {key: section[key] for key in ("ewald_h", "ewald_beta") if section.get(key) is not None}
     model = load(path, device=device, dtype="float64", modifier=False, spline=spline)

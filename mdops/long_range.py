@@ -1,4 +1,4 @@
-"""Charges beyond the cutoff, as DPLR has them: Gaussian charges at atoms and at the places that a dipole model says."""
+"""Charges beyond the cutoff, as in DPLR: Gaussian charges at atoms and at the places that a dipole model gives."""
 
 import math
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from mdops.system import System, element_types, from_atoms, voigt
 
 COULOMB = 14.39964535475696995031  # eV A, of two elementary charges at 1 A; DeePMD-kit's number
 _ORDER = 8  # of the B-splines of a mesh
-_MESH_FROM = 1000  # charges: a mesh takes less time than the exact sum then
-_PHASES = 1 << 22  # of charges times wave vectors that are held at a time
+_MESH_FROM = 1000  # charges; with more, a mesh takes less time than the exact sum
+_PHASES = 1 << 22  # the most products of charges and wave vectors in memory at a time
 
 
 def reciprocal_energy(
@@ -25,11 +25,11 @@ def reciprocal_energy(
     """The energy of Gaussian charges in a periodic cell, eV: the exact sum over wave vectors, differentiable.
 
     E = COULOMB / (2 pi V) sum_{m != 0} exp(-pi^2 m^2 / beta^2) / m^2 |sum_i q_i exp(2 pi i m . x_i)|^2, over
-    m = H^-1 n with every n_a from -K_a/2 to K_a/2: DeePMD-kit's sum. Each Gaussian acts on itself, too.
+    m = H^-1 n with every n_a from -K_a/2 to K_a/2: DeePMD-kit's sum. It includes each Gaussian's energy with itself.
 
     Args:
         positions: (N, 3), A. charges: (N,), e. cell: (3, 3), A, rows are lattice vectors.
-        spacing: A, of the grid that would have the same wave vectors: K_a is |h_a| / spacing, rounded up to an
+        spacing: A, of a grid with the same wave vectors: K_a is |h_a| / spacing, rounded up to an
             even number.
         beta: 1/A, the inverse width.
     """
@@ -37,7 +37,7 @@ def reciprocal_energy(
     sizes = [math.ceil(float(length) / spacing) for length in cell.detach().norm(dim=1)]
     axes = [torch.arange(-((k + k % 2) // 2), (k + k % 2) // 2 + 1, device=cell.device) for k in sizes]
     numbers = torch.cartesian_prod(*axes)
-    # Those of n and -n are the same.
+    # The terms of n and -n are equal.
     first = numbers[:, 0] * 4 * len(axes[1]) * len(axes[2]) + numbers[:, 1] * 2 * len(axes[2]) + numbers[:, 2]
     numbers = numbers[first > 0].to(cell)
     fractions, energy = positions @ inverse, positions.new_zeros(())
@@ -52,8 +52,8 @@ def reciprocal_energy(
 def mesh_energy(
     positions: torch.Tensor, charges: torch.Tensor, cell: torch.Tensor, spacing: float, beta: float
 ) -> torch.Tensor:
-    """The same by a mesh (smooth particle-mesh Ewald, B-splines of order 8): time grows as N, not N^2. Arguments as of
-    `reciprocal_energy`, whose wave vectors it takes; the mesh has twice as many points along each axis."""
+    """The same with a mesh (smooth particle-mesh Ewald, B-splines of order 8): its time grows as N, not N^2. It has the
+    arguments and wave vectors of `reciprocal_energy`; the mesh has twice as many points along each axis."""
     inverse = torch.linalg.inv(cell)
     sizes = [2 * (math.ceil(float(length) / spacing / 2)) for length in cell.detach().norm(dim=1)]
     points = [max(2 * size, 2 * _ORDER) for size in sizes]
@@ -100,15 +100,15 @@ def _splines(part: torch.Tensor) -> torch.Tensor:
 
 
 class DipoleCharge:
-    """DeePMD-kit's modifier "dipole_charge": a charge at each atom, by its type, and one more at the place that a
-    dipole model says for it, position + dipole (its Wannier centroid). The energy is `reciprocal_energy` of all of
-    them; forces and virials have the model's derivatives in them.
+    """DeePMD-kit's modifier "dipole_charge": a charge at each atom, by its type, and one more at position + dipole (the
+    Wannier centroid), where a dipole model gives the dipole. The energy is the `reciprocal_energy` of all charges.
+    Forces and virials include the dipole model's derivatives.
 
     Attributes:
         model: the dipole model.
-        model_charges: for each type the charge of its centroid, e; 0 where it has none.
+        model_charges: for each type the charge of its centroid, e; 0 if it has none.
         charges: for each type the charge at the atom, e.
-        spacing, beta: of `reciprocal_energy`.
+        spacing, beta: see `reciprocal_energy`.
         mesh: see `__init__`.
     """
 
@@ -125,15 +125,15 @@ class DipoleCharge:
         """Arguments are the keys of DeePMD-kit's section `modifier`.
 
         Args:
-            model: of dipoles of atoms, in A (times the charge they are dipoles).
-            model_charge_map: the charge of the centroid of each type that has one (that the model does not
+            model: a model of atomic dipoles, in A (times the charge of the dipole).
+            model_charge_map: the charges of the centroids, for the types that have one (those that the model does not
                 exclude).
             sys_charge_map: the charge of each of the model's types.
-            mesh: sum by `mesh_energy`; by default from 1,000 charges on.
+            mesh: use `mesh_energy`; by default from 1,000 charges on.
 
         Raises:
-            UnsupportedModelError: the model answers no dipoles. InputError: charges do not fit its types, or a length
-                is not positive.
+            UnsupportedModelError: the model's output is not dipoles. InputError: the charges do not fit its types, or a
+                length is not positive.
         """
         if [output.name for output in model.model.outputs] != ["dipole"]:
             raise UnsupportedModelError(
@@ -163,7 +163,7 @@ class DipoleCharge:
 
     def compute(self, atoms: Atoms | Sequence[Atoms]) -> dict[str, np.ndarray]:
         """energy (S,), atom_energy (N,), forces (N, 3) and virial (S, 3, 3) of ASE Atoms, or of a list of them; eV and
-        A. An atom has the energies of its charge and of its centroid, whose sum is the energy.
+        A. An atom's energy is that of its charge and its centroid; the atoms' energies sum to the energy.
 
         Raises InputError for atoms that are not periodic in three directions, and as `Potential.compute`."""
         frames = [atoms] if isinstance(atoms, Atoms) else list(atoms)
@@ -171,18 +171,18 @@ class DipoleCharge:
         return {name: value.cpu().numpy() for name, value in found.items()}
 
     def answers(self, system: System, type_map: Sequence[str]) -> dict[str, torch.Tensor]:
-        """The same, of a system whose types are those of a `type_map`, on its device.
+        """The same for a system whose types are those of a `type_map`, on its device.
 
         Raises InputError as `compute`, and for an element that the dipole model does not know."""
         device = self.model.device
         if not bool(system.pbc.all()):
             raise InputError(
-                f"charges beyond the cutoff are summed over periodic images, and pbc is {system.pbc.tolist()}"
+                f"charges beyond the cutoff are summed over periodic images, but pbc is {system.pbc.tolist()}"
             )
         kinds = system.types.to(device).long()
         if list(type_map) != list(self.model.type_map):
             present = sorted(set(kinds[kinds >= 0].tolist()))
-            known = torch.full((len(type_map) + 1,), -1, device=device)  # the last is that of -1
+            known = torch.full((len(type_map) + 1,), -1, device=device)  # the last place is for type -1
             for kind, own in zip(
                 present, element_types([type_map[t] for t in present], self.model.type_map), strict=True
             ):
@@ -202,7 +202,7 @@ class DipoleCharge:
     def _of_one(
         self, positions: torch.Tensor, kinds: torch.Tensor, cell: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """energy, energies of atoms (n,), forces (n, 3) and virial (3, 3) of one system; kinds (n,) are the dipole
+        """energy, atom energies (n,), forces (n, 3) and virial (3, 3) of one system; kinds (n,) are the dipole
         model's types."""
         with torch.enable_grad():
             strain = torch.zeros(3, 3, dtype=torch.float64, device=cell.device, requires_grad=True)
@@ -216,13 +216,13 @@ class DipoleCharge:
             total = mesh_energy if is_large else reciprocal_energy
             energy = total(torch.cat([moved, centers]), charges, box, self.spacing, self.beta)
             slopes = torch.autograd.grad(energy, (place, strain, charges))
-        # The energy is a form of second degree in the charges: half of what each is in is its own.
+        # The energy is quadratic in the charges. Half of a charge times its derivative is that charge's part.
         own = (0.5 * charges.detach() * slopes[2]).view(2, -1).sum(0)
         return energy.detach(), own, -slopes[0], -slopes[1]
 
     def without(self, frames: Sequence[Atoms]) -> list[Atoms]:
-        """Frames with energies, forces and stresses (those that they have) less those of the charges: what a model of
-        the rest is trained on."""
+        """Frames whose energies, forces and stresses (those that they have) lack the charges' part: the labels for
+        training a model of the rest."""
         return [self._shifted(atoms, -1) for atoms in frames]
 
     def _shifted(self, atoms: Atoms, sign: float) -> Atoms:
@@ -230,7 +230,9 @@ class DipoleCharge:
 
         known = dict(getattr(atoms.calc, "results", {}))
         if "energy" not in known:
-            raise InputError("a frame has no energy: labels are read as ASE reads them")
+            raise InputError(
+                "a frame has no energy: labels must be in the frame's calculator, as ASE reads them"
+            )
         found, volume, result = self.compute(atoms), atoms.get_volume(), atoms.copy()
         shifted = {"energy": float(known["energy"] + sign * found["energy"][0])}
         if "forces" in known:
@@ -244,10 +246,10 @@ class DipoleCharge:
 
 
 class LongRange(Calculator):
-    """An ASE calculator of another one's energy, forces and stress plus those of the charges.
+    """An ASE calculator that adds the energy, forces and stress of the charges to those of another calculator.
 
     Attributes:
-        short: the calculator of the rest, as `MDOps` of a model that was trained on `DipoleCharge.without`.
+        short: the other calculator, such as `MDOps` with a model trained on `DipoleCharge.without`.
         charges: the charges.
     """
 

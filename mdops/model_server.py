@@ -1,6 +1,6 @@
-"""Models that programs of the C core ask for through a process of Python beside their own, as the core has no kernels
-for them. The core starts `python -m mdops.model_server SOCKET MEMORY` with two open files, which
-source/core/python_process.h tells more about."""
+"""Evaluates models for programs of the C core, in a Python process beside them, if the core has no kernels for the
+models. The core starts `python -m mdops.model_server SOCKET MEMORY` with two open files;
+source/core/python_process.h describes them."""
 
 import json
 import math
@@ -24,14 +24,14 @@ from mdops.models.judge import Overflow
 from mdops.ops import EdgeIndex, NeighborList, edge_scatter
 from mdops.system import System
 
-HEADER = struct.Struct("<10q")  # what it is, eight numbers, and how many bytes follow
-LOAD, NEIGHBORS, COMPUTE, FREE, EXCHANGED = 1, 2, 3, 4, 5  # what the core sends
-MODEL, DONE, FAILED, TO_GHOSTS, FROM_GHOSTS = 11, 12, 13, 14, 15  # and what comes back
-FILE, UNSUPPORTED, NEIGHBORS_WRONG, INTERNAL = 2, 3, 4, 6  # the codes of mdops.h
+HEADER = struct.Struct("<10q")  # the kind of message, eight numbers, and how many bytes follow
+LOAD, NEIGHBORS, COMPUTE, FREE, EXCHANGED = 1, 2, 3, 4, 5  # kinds that the core sends
+MODEL, DONE, FAILED, TO_GHOSTS, FROM_GHOSTS = 11, 12, 13, 14, 15  # kinds that it receives
+FILE, UNSUPPORTED, NEIGHBORS_WRONG, INTERNAL = 2, 3, 4, 6  # the error codes of mdops.h
 
 
 class Sizes(NamedTuple):
-    """What the shared arrays' shapes follow from.
+    """The sizes that determine the shapes of the shared arrays.
 
     Attributes:
         atoms, ghosts, width, ntypes: of the list, whose rows have `width` places.
@@ -53,7 +53,7 @@ class Sizes(NamedTuple):
 
 
 class Memory:
-    """The arrays that both processes see, in a file of memory. For a GPU it is pinned."""
+    """The arrays that both processes share, in a memory file. For a GPU it is pinned."""
 
     def __init__(self, file: int, device: torch.device) -> None:
         self.file, self.device = file, device
@@ -92,9 +92,9 @@ class Memory:
             begin += (count * np.dtype(dtype).itemsize + 63) // 64 * 64
 
     def _map(self, size: int) -> None:
-        """Maps the file anew, which has grown."""
+        """Maps the file again after it has grown."""
         before, self._bytes = self._bytes, np.frombuffer(mmap.mmap(self.file, size), np.uint8)
-        if self.device.type == "cuda":  # memory that cannot be pinned is slower, and works as well
+        if self.device.type == "cuda":  # memory that cannot be pinned also works, but is slower
             with torch.cuda.device(self.device):
                 runtime = torch.cuda.cudart()
                 if len(before):
@@ -105,7 +105,7 @@ class Memory:
         return torch.from_numpy(self._arrays[name])
 
     def copied(self, name: str) -> torch.Tensor:
-        """On the device."""
+        """A copy on the device."""
         return self[name].to(self.device, copy=True)
 
     def rows(self, name: str, dtype: torch.dtype, width: int) -> torch.Tensor:
@@ -116,16 +116,16 @@ class Memory:
 
 
 def places_of(width: int, itemsize: int) -> int:
-    """How many places of 8 bytes a row takes."""
+    """How many 8-byte places a row takes."""
     return -(-width * itemsize // 8)
 
 
 class Halo(NamedTuple):
-    """How rows go between atoms and ghosts.
+    """How rows are passed between atoms and ghosts.
 
     Attributes:
-        atoms: N; border: those of them that other processes have as ghosts.
-        images: of the N + M rows, the atom that each is an image of, or N + the row that comes from another process.
+        atoms: N; border: the atoms that are ghosts of other processes.
+        images: for each of the N + M rows, its atom, or N + the index of the row received from another process.
         is_alone: there is no other process.
     """
 
@@ -136,7 +136,7 @@ class Halo(NamedTuple):
 
 
 class Server:
-    """Answers one program until it hangs up."""
+    """Answers one program until it closes the connection."""
 
     def __init__(self, channel: socket.socket, memory: int) -> None:
         self.channel, self.file = channel, memory
@@ -170,7 +170,7 @@ class Server:
                 text = f"mdops failed: {type(error).__name__}: {error}; please report it"
                 self.send(FAILED, INTERNAL, text=text)
 
-    # -- What the program asks for
+    # -- Requests of the program
 
     def load(self, numbers: tuple[int, ...], text: str) -> None:
         precision, overflow, device, condition, path = text.split("\n", 4)
@@ -209,7 +209,7 @@ class Server:
         self.send(MODEL, self.loaded, *own, text=json.dumps(about))
 
     def free(self, numbers: tuple[int, ...], text: str) -> None:
-        """Numbers: which model. Nothing is answered."""
+        """Numbers: which model. No message is sent back."""
         self.domains.pop(numbers[0], None)
 
     def take_neighbors(self, numbers: tuple[int, ...], text: str) -> None:
@@ -219,7 +219,7 @@ class Server:
         memory.lay_out(sizes)
         self.types, near, counts = map(memory.copied, ("types", "neighbors", "counts"))
         images = torch.zeros_like(near) if ghosts else memory.copied("images")
-        # Whatever the model: nobody uses pairs beyond its cutoff.
+        # An infinite cutoff fits every model: no model uses pairs beyond its own cutoff.
         self.neighbors = NeighborList(near, images, counts, math.inf)
         self.halo, is_alone = None, bool(numbers[6])
         if ghosts or not is_alone:
@@ -236,8 +236,8 @@ class Server:
         self.send(DONE)
 
     def compute(self, numbers: tuple[int, ...], text: str) -> None:
-        """Numbers: which model, threads, how many parameters of the frame and of an atom are given, and whether virials
-        of atoms are asked for."""
+        """Numbers: which model, threads, how many frame and atomic parameters are given, and whether atomic virials are
+        requested."""
         assert self.neighbors is not None
         number, threads, frame, atomic, atom_virial = numbers[:5]
         if threads != torch.get_num_threads():
@@ -292,7 +292,7 @@ class Server:
         return own
 
     def exchange(self, direction: int, rows: torch.Tensor, count: int) -> torch.Tensor:
-        """Sends rows to other processes, and gives as many of theirs."""
+        """Sends rows to other processes, and returns the same number of theirs."""
         shared = [self.memory.rows(name, rows.dtype, rows.shape[1]) for name in ("border_rows", "halo_rows")]
         here, there = shared if direction == TO_GHOSTS else reversed(shared)
         here[: len(rows)] = rows
@@ -310,7 +310,7 @@ class Server:
         self.channel.sendall(HEADER.pack(kind, *padded, len(body)) + body)
 
     def receive(self) -> tuple[int, tuple[int, ...], str] | None:
-        """The next message; None where the program has ended."""
+        """The next message; None if the program has ended."""
         head = self._read(HEADER.size)
         if head is None:
             return None
@@ -329,7 +329,7 @@ class Server:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's; this process ends with it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; this process ends with it
     channel, memory = (int(word) for word in sys.argv[1:3])
     with socket.socket(fileno=channel) as there:
         Server(there, memory).serve()

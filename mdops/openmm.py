@@ -1,6 +1,6 @@
 """The potential "mdops" of OpenMM-ML: `MLPotential("mdops", model="model.dp")` (docs/how-to/openmm.md).
 
-OpenMM-ML loads this at its import, whatever potential is asked for: nothing here imports PyTorch before it is used.
+OpenMM-ML imports this module whatever potential is requested, so PyTorch is imported only when it is used.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from mdops.errors import InputError
 
 
 class MDOpsPotentialFactory(MLPotentialImplFactory):
-    """What the entry point names."""
+    """The class that the entry point names."""
 
     def createImpl(self, name: str, **args: Any) -> "MDOpsPotential":
         return MDOpsPotential(name, **args)
@@ -27,9 +27,9 @@ class MDOpsPotential(MLPotentialImpl):
     def __init__(self, name: str, model: Any, **options: Any) -> None:
         """
         Args:
-            name: that of the potential, "mdops".
+            name: the name of the potential, "mdops".
             model: a file, or a Potential, which is used as it is.
-            options: head, device, dtype, skin, overflow, spline, r_min, matmul, allow_low_bit, fparam, as of
+            options: head, device, dtype, skin, overflow, spline, r_min, matmul, allow_low_bit, fparam, as in
                 `mdops.calculator.MDOps`.
 
         Raises:
@@ -37,7 +37,7 @@ class MDOpsPotential(MLPotentialImpl):
         """
         self.name = name
         self._arguments = {"model": model, **options}
-        ModelForce([], False, **self._arguments)  # refuses here what a simulation would refuse later
+        ModelForce([], False, **self._arguments)  # errors are raised here, not later in a simulation
 
     def addForces(
         self,
@@ -47,8 +47,8 @@ class MDOpsPotential(MLPotentialImpl):
         forceGroup: int,
         **args: Any,
     ) -> None:
-        """A PythonForce of the model's energy. Raises InputError for an atom without an element, or of one that the
-        model does not know."""
+        """Adds a PythonForce of the model's energy. Raises InputError if an atom has no element, or one that the model
+        does not know."""
         chosen = list(topology.atoms())
         if atoms is not None:
             atoms = list(atoms)
@@ -68,16 +68,16 @@ class MDOpsPotential(MLPotentialImpl):
 
 
 class ModelForce:
-    """What a PythonForce calls: energy and forces at a State. Pickled with its model's file name, or its Potential.
+    """The function of a PythonForce: energy and forces of a State. Pickled with the model's file name or Potential.
 
     Attributes:
         calculator: an MDOps.
     """
 
     def __init__(self, symbols: list[str], periodic: bool, **arguments: Any) -> None:
-        """Of atoms of these elements; `arguments` are those of `mdops.calculator.MDOps`."""
-        from mdops.calculator import MDOps  # with PyTorch
-        from mdops.system import element_types  # with PyTorch
+        """For atoms of these elements; `arguments` are those of `mdops.calculator.MDOps`."""
+        from mdops.calculator import MDOps  # imports PyTorch
+        from mdops.system import element_types  # imports PyTorch
 
         self._symbols, self._periodic, self._arguments = symbols, periodic, arguments
         self.calculator = MDOps(**arguments)

@@ -1,9 +1,9 @@
 """Options as dataclasses, written once: keys of training inputs and of model files, checked by name and type.
 
-A field made by `key` says all there is to know of an option: its default, meaning, unit and range (for training inputs
-and their documentation), where it stands, what a model file means that lacks it, and what it belongs to (for the
-comparison of two models). A field made by `section` holds options of its own, one made by `variant` those of a kind
-that its `type` names, and `variants` a list of such.
+A field made by `key` defines an option: its default, meaning, unit and range (for training inputs and their
+documentation), where its key may occur, what its absence in a model file means, and how it is compared between two
+models. A field made by `section` has options of its own. A field made by `variant` has the options of the kind that its
+`type` names, and a field made by `variants` is a list of these.
 """
 
 import copy
@@ -31,9 +31,9 @@ _FLOAT32 = 2e-7  # relative
 T = TypeVar("T")
 Where = Literal["both", "input", "file"]
 Of = Literal["model", "types", "pairs", "set", "sum", "training"]
-# The most neighbours of each type, and of all types together, that an atom has within a cutoff, A.
+# The largest numbers of neighbours that an atom has within a cutoff (A): of each type, and of all types together.
 Most = Callable[[float], tuple[Sequence[int], int]]
-Kinds = Callable[[], Mapping[str, type]]  # the options of each kind, by all its names
+Kinds = Callable[[], Mapping[str, type]]  # the options of each kind, under all of its names
 
 
 def key(
@@ -55,19 +55,20 @@ def key(
     """A field of a section.
 
     Args:
-        default: the key must be given without one. Lists are copied for each section.
+        default: without one, the key is required. Lists are copied for each section.
         doc, unit: for the documentation.
         alias: other names of the key.
-        choices: the only values there are.
-        low: the smallest value. above, below: values must be larger, smaller than these. Those of a list, too.
-        where: the key stands in the "input" of a training alone, in the "file" of a model alone, or in both.
-        implied: what the definition of a model in a PyTorch file means that lacks the key (DeePMD-kit's classes have
-            other defaults than its inputs), if it is not the default; `...`: it may not lack it.
-        absent: what a model file means that lacks the key, if it is not the default; `...`: it may not lack it.
-        saved: the type hint of what stands in a model file, if it is another than the field's.
-        of: what two models must share for the option to be the same: "model" the value, "types" a value for each
-            type, "pairs" pairs of types, "set" types, "sum" the sum of numbers; "training" says how a model is made,
-            and is not compared.
+        choices: the only valid values.
+        low: the smallest value. above, below: values must be larger, smaller than these. This also applies to each
+            value of a list.
+        where: the key occurs only in the "input" of a training, only in the "file" of a model, or in both.
+        implied: the meaning of the key's absence in the definition of a model in a PyTorch file (DeePMD-kit's classes
+            have other defaults than its inputs), if it is not the default; `...`: the key is required there.
+        absent: the meaning of its absence in a model file, if it is not the default; `...`: the key is required there.
+        saved: the type hint of the value in a model file, if it differs from the field's.
+        of: what must be equal for the option to be the same in two models: "model" the value, "types" a value for each
+            type, "pairs" pairs of types, "set" types, "sum" the sum of numbers. "training" options say how a model is
+            made, and are not compared.
     """
     bounds = {"low": low, "above": above, "below": below}
     metadata = {"doc": doc, "unit": unit, "alias": tuple(alias), "choices": tuple(choices), **bounds}
@@ -79,7 +80,7 @@ def key(
 
 
 def section(kind: type, doc: str = "", optional: bool = False) -> Any:
-    """A field that is a section of its own; None where it may be absent, else its defaults."""
+    """A field that is a section; if it is absent: None if `optional`, otherwise its defaults."""
     metadata = {"doc": doc, "unit": "", "alias": (), "choices": ()}
     if optional:
         return dataclasses.field(default=None, metadata=metadata)
@@ -95,16 +96,16 @@ def variant(
     choose: Callable[[Mapping[str, Any], str], str] | None = None,
     absent: Callable[[str], str] | None = None,
 ) -> Any:
-    """A field that is a section of one of several kinds, which its key `type` names; `default` unless it does.
+    """A field that is a section of one of several kinds. Its key `type` names the kind; without it, it is `default`.
 
-    `choose` gives the kind's name from the section and its `type`, where other keys tell it, too. `absent` gives what
-    to say of a kind that there is not."""
+    `choose` returns the kind's name from the section and its `type`, if other keys determine it, too. `absent` returns
+    the text of an error about an unknown kind."""
     metadata = {"doc": "", "unit": "", "alias": (), "choices": (), "kinds": kinds, "kind": default}
     return dataclasses.field(metadata={**metadata, "choose": choose, "absent": absent})
 
 
 def variants(kinds: Kinds, default: str, doc: str, absent: Callable[[str], str] | None = None) -> Any:
-    """A field that is a list of such sections."""
+    """A field that is a list of sections as in `variant`."""
     metadata = {"doc": doc, "unit": "", "alias": (), "choices": (), "kinds": kinds, "kind": default}
     return dataclasses.field(metadata={**metadata, "absent": absent})
 
@@ -118,14 +119,14 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 class Options:
     """Base of the options of a kind; a dataclass of fields by `key`, `section` and `variant`.
 
-    A class may say four things of keys of DeePMD-kit besides its fields: IGNORED names those that change neither
-    results nor files; UNUSED has those that would and do not here, with the values that ask for nothing: any other
-    value is warned of; NEUTRAL has those that are refused at any value but one. null switches a key off, and so does a
-    section with `"enable": false`. ADVICE tells of keys that are refused what to do without them.
+    A class may list keys of DeePMD-kit that are not its fields. IGNORED: keys that change neither results nor files.
+    UNUSED: keys that have an effect in DeePMD-kit but not here, with the values that ask for nothing; other values give
+    a warning. NEUTRAL: keys with the only value that is allowed. A key is off if it is null or a section with
+    `"enable": false`. ADVICE: for keys that are not supported, what to do instead.
     """
 
-    KIND: ClassVar[str]  # as a model file names it
-    # As `type` of an input may name it; the first is the one of documentation. KIND alone unless a class says more.
+    KIND: ClassVar[str]  # the kind's name in model files
+    # The kind's names as `type` in inputs; documentation uses the first. Only KIND if a class does not set them.
     NAMES: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls, **given: Any) -> None:
@@ -135,13 +136,13 @@ class Options:
 
     @classmethod
     def keys(cls, *where: str) -> list[dataclasses.Field[Any]]:
-        """The fields by `key` that stand in one of these places, or in both."""
+        """The fields by `key` that occur in one of these places, or in both."""
         fields = [f for f in dataclasses.fields(cls) if "where" in f.metadata]  # type: ignore[arg-type]
         return [f for f in fields if f.metadata["where"] in ("both", *where)]
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any], **others: Any) -> Self:
-        """The options of a serialised node; `others` are fields that do not stand in it under their name."""
+        """The options of a serialised node; `others` are fields that the node lacks or names differently."""
         values = {}
         for field in cls.keys("file"):
             value = tree.get(field.name)
@@ -158,16 +159,17 @@ class Options:
 
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
-        """A section of an input, with what its keys mean for the sections in it.
+        """A section of an input; keys that apply to the sections in it are added there.
 
         Raises ConfigError, naming the place."""
         return node
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
-        """Raises ConfigError, naming the place, for options that do not go together."""
+        """Raises ConfigError, naming the place, if options contradict each other."""
 
     def requirement(self, place: str) -> Callable[[bool, str, str], None]:
-        """What raises ConfigError unless something holds, of an option's name, which it tells with what is wanted."""
+        """A function that raises ConfigError unless a condition holds; the message has the option's name and what is
+        expected."""
 
         def require(holds: bool, name: str, wanted: str) -> None:
             if not holds:
@@ -177,16 +179,16 @@ class Options:
 
     @property
     def cutoff(self) -> float:
-        """How far the part sees, A; 0 of a fitting."""
+        """The distance within which the part uses neighbours, A; 0 for a fitting."""
         return 0.0
 
     def resolve_sel(self, most: Most, place: str) -> Self:
-        """These options with every `sel` known, from the most neighbours that atoms of the data have."""
+        """These options with every automatic `sel` replaced, based on the most neighbours of atoms in the data."""
         return self
 
 
 def from_definition(kind: type[Options], params: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a serialised node from the definition in a PyTorch file; one that may not lack raises ConfigError."""
+    """The keys of a serialised node from the definition in a PyTorch file. Raises ConfigError if one is missing."""
     found = {}
     for field in kind.keys("file"):
         value = params.get(field.name, field.metadata["implied"])
@@ -203,7 +205,7 @@ def from_definition(kind: type[Options], params: Mapping[str, Any]) -> dict[str,
     return found
 
 
-_MOST = 2**63  # of whole numbers
+_MOST = 2**63  # limit of whole numbers
 PRECISIONS = ("default", "float32", "float64", "single", "double")  # of inputs
 
 
@@ -219,7 +221,7 @@ def are_types(kinds: Sequence[int], ntypes: int) -> bool:
 
 
 def saved_precision(precision: str) -> str:
-    """The dtype that a key `precision` means."""
+    """The dtype that the value of a key `precision` means."""
     names = {"default": "float64", "double": "float64", "single": "float32", "half": "float16"}
     return names.get(precision, precision)
 
@@ -233,8 +235,8 @@ def differences(
 ) -> Iterator[tuple[str, Any, Any]]:
     """(key, own value, other value) of the options that make two models different, for the elements of `own`.
 
-    What belongs to types is compared by element. A `sel` that is to be found and a precision that is not given differ
-    from nothing.
+    Values for types are compared by element. An automatic `sel` and the default precision are equal to any other
+    value.
     """
     if own.KIND != other.KIND:
         yield f"{place}.type", own.KIND, other.KIND
@@ -261,21 +263,21 @@ def differences(
 
 
 def _alike(x: Any, y: Any) -> bool:
-    """Whether two values are the same; numbers to float32, in which some files have lengths."""
+    """Whether two values are the same; numbers are compared in float32, because some files have lengths in float32."""
     if isinstance(x, float) and isinstance(y, int | float):
         return abs(x - y) <= _FLOAT32 * abs(x)
     return bool(x == y)
 
 
 def _plain(value: Any, types: Sequence[str], elements: Sequence[str]) -> Any:
-    """Zero for what is absent or off: DeePMD-kit writes the same option as None, False or 0."""
+    """The value, or zero if it is absent or off: DeePMD-kit writes the same option as None, False or 0."""
     if isinstance(value, str):
         return saved_precision(value)
     return list(value) if isinstance(value, list | tuple) else value or 0
 
 
 def _by_type(values: Any, types: Sequence[str], elements: Sequence[str]) -> Any:
-    """What is given for types, by element; a number is that of all."""
+    """The values of types, by element; a single number is the value of all."""
     if isinstance(values, int | float):
         return {element: values for element in types if element in elements}
     if not isinstance(values, list):
@@ -285,7 +287,7 @@ def _by_type(values: Any, types: Sequence[str], elements: Sequence[str]) -> Any:
 
 
 def _pairs(pairs: Any, types: Sequence[str], elements: Sequence[str]) -> list[tuple[str, ...]]:
-    """Pairs of types by element, each once."""
+    """Pairs of types as pairs of elements, each once."""
     named = {tuple(sorted(types[t] for t in pair)) for pair in pairs or []}
     return sorted(pair for pair in named if set(pair) <= set(elements))
 
@@ -302,7 +304,7 @@ _FORMS = {"model": _plain, "types": _by_type, "pairs": _pairs, "set": _elements,
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The tree of a JSON file. Raises ConfigError where the file is not JSON, holds NaN, or gives a key twice."""
+    """The tree of a JSON file. Raises ConfigError if the file is not JSON, contains NaN, or gives a key twice."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -316,7 +318,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A section, of which Python would keep the last of two equal keys without a word. Comments may be many."""
+    """A section. Raises ValueError for equal keys, of which Python would keep the last. Comments may repeat."""
     names = [name for name, _ in pairs if not name.startswith("_")]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -344,7 +346,7 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     advice = getattr(kind, "ADVICE", {})
-    # The type goes first: with another one, other keys are right. Then keys that tell what the whole is about.
+    # First `type`, which decides which keys are valid. Then keys with advice: they show what the section is for.
     for keyword in sorted(node, key=lambda name: (name != "type", name not in advice)):
         place = f"{path}.{keyword}" if path else str(keyword)
         if str(keyword).startswith("_") or keyword in getattr(kind, "IGNORED", ()):
@@ -356,16 +358,14 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
             _warn_unused(node[keyword], kind.UNUSED[keyword], place)  # type: ignore[attr-defined]
             continue
         if keyword == "type" and issubclass(kind, Options):
-            continue  # it chose this kind
+            continue  # it already selected this kind
         name = names.get(keyword)
         if name is None:
             if keyword in advice:
                 raise ConfigError(f"{place}: is not supported: {advice[keyword]}")
             for section in (name for name, hint in hints.items() if _has_key(hint, str(keyword))):
                 raise ConfigError(f"{place}: there is no such key here; it belongs in {section!r}")
-            own = [
-                known for known in names if names[known] == known
-            ] or names  # rather than other names of the same
+            own = [known for known in names if names[known] == known] or names  # not aliases
             nearest = difflib.get_close_matches(str(keyword), own, 1, 0.0)[0]
             raise ConfigError(f"{place}: there is no such key; the nearest is {nearest!r}")
         if name in values:
@@ -382,7 +382,7 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
 
 
 def _has_key(hint: Any, keyword: str) -> bool:
-    """Whether a field of this type is a section that has the key."""
+    """Whether a field with this type hint is a section that has the key."""
     return any(
         dataclasses.is_dataclass(part) and keyword in {field.name for field in dataclasses.fields(part)}
         for part in (hint, *typing.get_args(hint))
@@ -390,7 +390,7 @@ def _has_key(hint: Any, keyword: str) -> bool:
 
 
 def _field_value(value: Any, field: dataclasses.Field[Any], hint: Any, place: str) -> Any:
-    """The value of a field: a key, a section, or one or several sections of a kind that they name."""
+    """The value of a field: a key, a section, or one or several sections whose `type` names their kind."""
     if "kinds" not in field.metadata:
         return _value(value, hint, place)
     if typing.get_origin(hint) is not list:
@@ -451,7 +451,7 @@ def _check_range(value: Any, metadata: Mapping[str, Any], place: str) -> None:
 
 
 def _value(value: Any, hint: Any, place: str) -> Any:
-    """The value as what its type hint says; whole numbers become floats where these are meant."""
+    """The value, converted to its type hint: whole numbers become floats if the hint says so."""
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
     for option in options:
         if dataclasses.is_dataclass(option) and value is not None:
@@ -472,7 +472,7 @@ def _finite(value: int | float, place: str) -> float:
     try:
         if math.isfinite(value):
             return float(value)
-    except OverflowError:  # of a whole number
+    except OverflowError:  # a whole number that is too large
         pass
     raise ConfigError(f"{place}: is not a finite number")
 
@@ -481,7 +481,7 @@ def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
-_NAMES = {  # one, and several
+_NAMES = {  # singular and plural
     int: ("a whole number", "whole numbers"),
     float: ("a number", "numbers"),
     str: ("text", "texts"),
@@ -510,7 +510,7 @@ def _kind(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class KeyHelp:
-    """What there is to say about a key: path, type, unit, default (as JSON would have it) and meaning."""
+    """The documentation of a key: path, type, unit, default (as in JSON) and meaning."""
 
     path: str
     type: str
@@ -520,7 +520,7 @@ class KeyHelp:
 
 
 def describe_keys(kind: type, path: str = "") -> list[KeyHelp]:
-    """Every key of a section and of the sections in it, in their order; a section of several kinds is one key."""
+    """Every key of a section and of the sections in it, in order; a section of several kinds is one key."""
     hints, result = typing.get_type_hints(kind), []
     for field in dataclasses.fields(kind):
         place = f"{path}.{field.name}" if path else field.name

@@ -1,4 +1,4 @@
-"""Figures with panels side by side, without a display. They need matplotlib."""
+"""Figures with panels side by side, made without a display. They need matplotlib."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SIZE = 4.0  # of a panel, inches
+_SIZE = 4.0  # of a panel, in inches
 
 
 def require_matplotlib() -> None:
@@ -21,15 +21,17 @@ def require_matplotlib() -> None:
 
 
 def require_picture(path: Path) -> None:
-    """Raises InputError where matplotlib is not there, or does not draw files of that suffix."""
+    """Raises InputError if matplotlib is missing or cannot write files with this suffix."""
     require_matplotlib()
     known = figure(1, 1).canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in known:
-        raise InputError(f"{path}: the suffix {path.suffix!r} is none of a picture; {', '.join(known)} are")
+        raise InputError(
+            f"{path}: the suffix {path.suffix!r} is not that of a picture, such as {', '.join(known)}"
+        )
 
 
 def figure(panels: int, height: float) -> "Figure":
-    """With so many panels, `figure.axes`; their height is in their width."""
+    """A figure with this number of panels, `figure.axes`; `height` is in units of their width."""
     from matplotlib.figure import Figure
 
     made = Figure(figsize=(_SIZE * panels, _SIZE * height), layout="constrained")
@@ -38,7 +40,7 @@ def figure(panels: int, height: float) -> "Figure":
 
 
 def logarithmic(axes: "Axes", *names: Literal["x", "y"]) -> None:
-    """Makes these axes logarithmic, with plain numbers: 1, 2 and 5 of each decade where there are few."""
+    """Makes these axes logarithmic, with plain numbers as labels: 1, 2 and 5 of each decade if there are few."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for name in names:

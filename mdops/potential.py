@@ -1,4 +1,4 @@
-"""A model that is ready to use: it makes lists, picks an evaluator, judges the neighbours, sums over the atoms."""
+"""A model that is ready to use: it makes lists, chooses an evaluator, checks neighbours, sums over atoms."""
 
 import dataclasses
 import os
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def _in_own_precision(method: Callable[..., T]) -> Callable[..., T]:
-    """The method without autocast, under which PyTorch's operations would round to 16 bits what is in float32."""
+    """The method without autocast, in which PyTorch's operations would round float32 to 16 bits."""
 
     @wraps(method)
     def own(self: "Potential", *args: Any, **kwargs: Any) -> T:
@@ -53,15 +53,15 @@ def _in_own_precision(method: Callable[..., T]) -> Callable[..., T]:
 
 
 def why_not_matmul(potential: EvaluationContext, matmul: str) -> str | None:
-    """Why this model, where and as it is now, cannot be evaluated with products of that accuracy, which is not
-    float32's; None if it can."""
+    """Why this model, on its device and in its state, cannot be evaluated with products of that accuracy (other than
+    float32); None if it can."""
     on_gpu = potential.device.type == "cuda"
     if matmul == "tf32" and not on_gpu:
         return f"the model is on {potential.device}, and only GPUs have such products"
     if matmul != "tf32" and on_gpu:
         return (
-            "a GPU has no such products: 'tf32' is as quick as bf16 and more accurate, and float32 as bf16x3 and "
-            "bf16x6"
+            "a GPU has no such products: use 'tf32', which is as fast as bf16 and more accurate, or float32, which is "
+            "as fast as bf16x3 and bf16x6"
         )
     if matmul != "tf32" and not torch.ops.mdops.cpu_bf16():
         return "this CPU has neither AMX nor AVX512-BF16, or its kernels for AVX-512 are switched off"
@@ -91,9 +91,9 @@ class Potential(EvaluationContext):
 
     Attributes, in addition to those of `mdops.evaluators.context.EvaluationContext`:
         source: the origin of the model, as `mdops.io.ModelFile.source`; `save` writes it, too.
-        read: the tree of the file that it was loaded from, whose numbers may have more digits than the compute dtype;
-            `save` writes those of weights that are what they were.
-        allow_low_bit: whether a low-bit model may be used for dynamics (`MDOps`, the engine).
+        read: the tree of the file from which it was loaded, whose numbers may have more digits than the compute dtype;
+            `save` writes these numbers for weights that did not change.
+        allow_low_bit: whether dynamics with a low-bit model is allowed (`MDOps`, the engine).
     """
 
     def __init__(self, model: AtomicModel, *, overflow: Overflow = "error") -> None:
@@ -104,12 +104,12 @@ class Potential(EvaluationContext):
 
     @property
     def sel(self) -> list[int] | list[list[int]]:
-        """Places for neighbours of each type; of a model of several parts, a list for each of them."""
+        """Places for neighbours of each type; if a model has several parts, a list for each of them."""
         places = [list(spec.sel or ()) for spec in self.neighbors]
         return places[0] if len(places) == 1 else places
 
     def splines(self) -> str | None:
-        """The splines there are, in words; None without."""
+        """The model's splines in words; None if it has none."""
         angles = [f"{knots.intervals} of angles" for knots in self.angle_knots if knots is not None]
         if not self.knots:
             own = self.spline_tolerance is not None and self.own_evaluator().chooses_knots
@@ -120,8 +120,8 @@ class Potential(EvaluationContext):
         return f"splines of {' and '.join(counts)} intervals beyond {self.r_min:g} A"
 
     def require_atom_virials(self) -> None:
-        """Raises UnsupportedModelError where a virial has no atom: a pair's is booked on the neighbour because the pair
-        changes the energy of its centre alone, which is not so where layers pass messages."""
+        """Raises UnsupportedModelError if the virial cannot be divided among atoms. The virial of a pair belongs to the
+        neighbour, because the pair changes only its centre's energy. This does not hold if layers pass messages."""
         if self.reach > 1:
             raise UnsupportedModelError(
                 f"{self.kind} passes messages over {self.reach} cutoffs, so its virial cannot be divided "
@@ -132,19 +132,19 @@ class Potential(EvaluationContext):
     # -- How it is evaluated
 
     def use_matmul(self, matmul: Matmul) -> None:
-        """Choose the accuracy of the matrix products in `evaluate` and all that uses it: of the fitting net, or of
-        layers that pass messages in kinds that have the choice.
+        """Choose the accuracy of the matrix products in `evaluate` and in everything that uses it: the products of the
+        fitting net, or of layers that pass messages, in kinds of models that have the choice.
 
-        "float32" is that of float32 (22 bits on a GPU). Others are for simulation, faster and less accurate; all sum in
-        float32: "tf32" keeps 11 bits of each factor, on a GPU; "bf16x6" all 24, "bf16x3" 16 and "bf16" 8, on a CPU
-        with AMX or AVX512-BF16 (matmul.md has their errors, and what they gain where). The choice goes with the
-        model when that is copied, pickled or moved; `save` does not write it.
+        "float32" has the accuracy of float32 (22 bits on a GPU). The others are for simulations, faster and less
+        accurate. All sum in float32: "tf32" keeps 11 bits of each factor, on a GPU; "bf16x6" all 24, "bf16x3" 16 and
+        "bf16" 8, on a CPU with AMX or AVX512-BF16 (matmul.md has their errors and speeds). The choice is kept when the
+        model is copied, pickled or moved; `save` does not write it.
 
         Raises:
-            InputError: none of these; or one that has no effect: on a device without such products, in float64, with
-                exact nets, with overflow "truncate", and for models that the fused step does not cover and whose
-                layers have no choice. A model that was moved or changed to such a state later is refused by
-                `evaluate`.
+            InputError: an unknown name, or one that has no effect: on a device without such products, in float64, with
+                exact nets, with overflow "truncate", and for models that the fused step does not support and whose
+                layers have no choice. If the model is moved or changed to such a state later, `evaluate` raises the
+                error.
         """
         if matmul not in get_args(Matmul):
             raise InputError(f"matmul is {matmul!r}, expected one of {', '.join(get_args(Matmul))}")
@@ -159,17 +159,17 @@ class Potential(EvaluationContext):
             )
 
     def evaluator(self, use: Use = "simulate") -> Any:
-        """The first evaluator that can have the model where and as it is now: to "simulate", to "differentiate" in
-        positions and weights, or to "train" (differentiable in the weights).
+        """The first evaluator that supports the model in its state and on its device: to "simulate", to "differentiate"
+        by positions and weights, or to "train" (differentiable in the weights).
 
-        Raises UnsupportedModelError where there are charges beyond the cutoff: `evaluate` alone adds them."""
+        Raises UnsupportedModelError if there are charges beyond the cutoff, which only `evaluate` adds."""
         self.require_no_modifier("a model's evaluator")
         return self.own_evaluator(use)
 
     def own_evaluator(self, use: Use = "simulate") -> Any:
-        """The same, also where charges are to be added by who asks."""
+        """The same, also for models with charges, which the caller then has to add."""
         watch = self._watching()
-        # An evaluator may keep what it made of buffers, such as the statistics of the data, which no step changes.
+        # An evaluator may cache results of buffers, such as the statistics of the data, which no step changes.
         state = (*self._structure(), watch, watch.buffers())
         kind = self._same(f"kind to {use}", state, lambda: self._first(use))
         if use == "simulate" and self._matmul != "float32":
@@ -185,7 +185,7 @@ class Potential(EvaluationContext):
         return next((kind for kind in _EVALUATORS[use] if kind.why_not(self) is None), Autograd)
 
     def explain(self, use: Use = "simulate") -> str:
-        """The evaluator that is used, why no faster one is, and what that costs, in one line."""
+        """In one line: the evaluator in use, why no faster one is used, and what that costs."""
         kinds = _EVALUATORS[use]
         kind = self._first(use)
         of = f"({self.scheme.name}: {self.scheme.words})" if self.scheme else None
@@ -211,21 +211,21 @@ class Potential(EvaluationContext):
         core: Sequence[str] | None = None,
         elements: Sequence[str] | None = None,
     ) -> None:
-        """Write a file that `mdops.load` reads, with `source`; weights have the precision that the options name, and,
-        where they are as they were loaded, all digits of the file, whatever the model computes in.
+        """Write a file that `mdops.load` reads, with `source`. Weights have the precision that the options name. Those
+        that did not change since they were loaded keep all digits of the file, whatever the compute dtype is.
 
-        The suffix says the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (formats.md).
-        A .safetensors file also gets what the C core and LAMMPS compute with, if the core evaluates the model
-        (docs/reference/core.md) and it has eight types at most: that takes time and space.
+        The suffix determines the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (formats.md).
+        A .safetensors file also contains data for the C core and LAMMPS, if the core evaluates the model
+        (docs/reference/core.md) and it has at most eight types: that takes time and space.
 
         Args:
             path: the file; it is replaced once the new one is complete.
-            core: "float32", "float64" or both: what the core's part is for, which then has to be there; empty: none.
-            elements: types that it is for, of a model of many; all by default.
+            core: "float32", "float64" or both: precisions for which the core's part must be written; empty: none.
+            elements: the types for which the core's part is made, for a model of many; by default all.
 
         Raises:
-            ModelFileError: weights are not finite, the suffix is another, or the file cannot be written there.
-            UnsupportedModelError: the C core does not evaluate the model, and `core` or `elements` ask for it.
+            ModelFileError: weights are not finite, the suffix is unknown, or the file cannot be written.
+            UnsupportedModelError: the C core does not evaluate the model, but `core` or `elements` is given.
             InputError: an unknown precision or element.
         """
         require_writable(path)
@@ -251,31 +251,32 @@ class Potential(EvaluationContext):
         """A `torch.export` program of energies, forces and virials, for any number of atoms, neighbours and systems.
 
         It contains the current weights, and runs on the model's device with the same evaluator as `evaluate`.
-        `torch.export.save` writes it, and `torch._inductor.aoti_compile_and_package` compiles it; where it runs, the
-        library of the ops has to be loaded, and nothing else of mdops (docs/how-to/compile.md).
+        `torch.export.save` writes it, and `torch._inductor.aoti_compile_and_package` compiles it. To run, it needs the
+        library of the ops, and nothing else of mdops (docs/how-to/compile.md).
 
         Args:
-            capacity: None for a program that is given a neighbour list; otherwise it makes one itself, with so many
-                places an atom.
-            angle_capacity: of a model with angles between edges, how many neighbours of an atom may be within the
-                cutoff of angles: the program takes time and memory for the square of it. None: as many as the model's
-                sel says, or where that says nothing as the list has places.
-            atom_virial: answer with that, too.
+            capacity: the number of neighbours per atom for which the program's own neighbour list has room. None: the
+                program takes a list.
+            angle_capacity: for a model with angles between edges, how many neighbours of an atom may be within the
+                cutoff of angles; time and memory grow with its square. None: as many as the model's sel allows, or, if
+                that sets no limit, as many as the list has places.
+            atom_virial: return atomic virials, too.
 
         Returns:
-            The program, of positions (N, 3) float64, types (N,) int32, cell (S, 3, 3) float64, then, without a
-            capacity, batch (N,) int32, neighbors and images (N, K) and counts (N, ntypes), int32, and with one pbc
-            (S, 3) bool and batch; then fparam (S, p), aparam (N, q) and charge_spin (S, 2), float64, of a model that
-            takes them (ops.md, "Conventions"). It answers with a dict of energy (S,), atom_energy (N,), forces (N, 3),
-            virial (S, 3, 3) and, if asked for, atom_virial (N, 3, 3), eV and A; all are NaN where `evaluate` refuses
-            the atoms or a capacity does not do.
+            The program. Its inputs are positions (N, 3) float64, types (N,) int32, cell (S, 3, 3) float64; then without
+            a capacity batch (N,) int32, neighbors and images (N, K) and counts (N, ntypes), int32, or with one pbc
+            (S, 3) bool and batch; then fparam (S, p), aparam (N, q) and charge_spin (S, 2), float64, if the model
+            has them (ops.md, "Conventions"). It returns a dict of energy (S,), atom_energy (N,), forces (N, 3),
+            virial (S, 3, 3) and, if requested, atom_virial (N, 3, 3), eV and A; all are NaN if `evaluate` would raise
+            an error about the atoms, or if a capacity is too small.
 
         Raises:
-            InputError: `overflow` is "truncate", a capacity is not positive, or the model has no angles for one.
-            UnsupportedModelError: a kind of model whose operations depend on the number of atoms, or atomic virials of
-                one that passes messages.
+            InputError: `overflow` is "truncate", a capacity is not positive, or there is one for angles and the model
+                has none.
+            UnsupportedModelError: the operations of the model depend on the number of atoms, or atomic virials are
+                requested of a model that passes messages.
         """
-        from mdops.export import export_program  # with torch.export, which takes a second to import
+        from mdops.export import export_program  # imports torch.export, which takes a second
 
         require_flags(atom_virial=atom_virial)
         if atom_virial:
@@ -306,26 +307,26 @@ class Potential(EvaluationContext):
         Args:
             positions: (N, 3), A.
             types: (N,) integers, -1 for a virtual atom.
-            cell: (S, 3, 3), or (3, 3) for one system, A; nothing is periodic without it.
+            cell: (S, 3, 3), or (3, 3) for one system, A; without it nothing is periodic.
             pbc: (S, 3) or (3,) bool; with a cell all are True by default.
             batch: (N,) integers, the system of each atom; one system by default.
-            neighbors: a list that holds at least all pairs within the cutoff; made here by default.
-            fparam: (S, p) or (p,); aparam: (N, q) or (q,); only of a model that takes them.
-            spins: (N, 3), only of a model with magnetic moments; a list has to be of `system_with_spins` then.
-            forces: give forces and virial too.
-            create_graph: make those differentiable, for a loss on them.
+            neighbors: a list with at least all pairs within the cutoff; made here by default.
+            fparam: (S, p) or (p,); aparam: (N, q) or (q,); only if the model has them.
+            spins: (N, 3), only if the model has magnetic moments; a list must then be of `system_with_spins`.
+            forces: return forces and virial, too.
+            create_graph: make these differentiable, for a loss on them.
 
         Returns:
             energy (S,) and atom_energy (N,), eV, float64; with `forces` also forces (N, 3), eV/A, and virial
-            (S, 3, 3), W = -dE/d(strain), eV; of a model with magnetic moments force_mag (N, 3), minus the derivative by
-            the spins.
+            (S, 3, 3), W = -dE/d(strain), eV; if the model has magnetic moments also force_mag (N, 3), minus the
+            derivative by the spins.
 
         Raises:
-            InputError: an argument does not fit, parameters are missing, or given to a model that takes none, atoms
+            InputError: an argument does not fit, parameters are missing, or given although the model has none, atoms
                 coincide, or there are more neighbours than `sel`; or `matmul` is not "float32".
         """
         if self.matmul != "float32":
-            self._refuse_matmul(self.matmul, "differentiable energies come from PyTorch's own products")
+            self._refuse_matmul(self.matmul, "differentiable energies need PyTorch's own products")
         spin = self.model.spin
         ntypes = len(self.type_map) if spin is None else spin.ntypes
         system = self.system_with_spins(
@@ -341,12 +342,12 @@ class Potential(EvaluationContext):
         return found if spin is None else spin.of_atoms(found)
 
     def system_with_spins(self, system: System, spins: torch.Tensor | None) -> System:
-        """The system with these spins (N, 3), as `evaluate` takes it: with virtual atoms, or vectors beside its atoms;
-        without spins as it is.
+        """The system with these spins (N, 3), as `evaluate` takes it: with virtual atoms, or with vectors beside its
+        atoms. Without spins, the system is unchanged.
 
-        Raises InputError where the model has magnetic moments and there are none, or the reverse."""
+        Raises InputError if the model has magnetic moments and none are given, or the reverse."""
         if (spins is None) != (self.model.spin is None):
-            what = "has magnetic moments, and" if spins is None else "has none, and magnetic moments"
+            what = "has magnetic moments, but" if spins is None else "has none, but magnetic moments"
             raise InputError(f"the model {what} {'none ' if spins is None else ''}are given")
         systems.require_finite("spins", spins)
         spin = self.model.spin
@@ -367,13 +368,14 @@ class Potential(EvaluationContext):
         """Energy, forces, virial and atom_energy (as in `forward`), without an autograd graph: for simulation.
 
         With `atom_virial` also atom_virial (N, 3, 3), eV, in DeePMD-kit's convention: with e_i the energy of atom i
-        and d = x_j - x_i, that of atom j is the sum over i of -de_i/dd (x) d, the force's component first. A pair's
-        virial is its neighbour's. They sum to the virial to rounding. The same evaluator gives them in the same pass.
+        and d = x_j - x_i, the virial of atom j is the sum over i of -de_i/dd (x) d, the force's component first. The
+        virial of a pair belongs to its neighbour. They sum to the virial up to rounding. The same evaluator computes
+        them in the same pass.
 
-        With a `modifier` the answers have the charges' part in them, of which there are no virials of atoms.
+        With a `modifier` the results include the charges' part, and there are no atomic virials.
 
-        A model with magnetic moments takes a system by `system_with_spins`. Its answers have the rows of virtual atoms,
-        too: force_mag, minus the derivative by the spins, stands there, and all else where the atoms are.
+        For a model with magnetic moments, use `system_with_spins`. The results then have rows of virtual atoms, too:
+        force_mag, minus the derivative by the spins, is in these rows, and everything else in the rows of atoms.
         """
         if atom_virial:
             self.require_no_modifier("a virial of an atom")
@@ -394,11 +396,11 @@ class Potential(EvaluationContext):
     @_in_own_precision
     @torch.no_grad()
     def descriptors(self, system: System, neighbors: NeighborList | None = None) -> torch.Tensor:
-        """(N, D): what the model's descriptor says of each atom, by its nets themselves.
+        """(N, D): the descriptor of each atom, computed by the nets themselves.
 
         Raises:
             InputError: as `forward`.
-            UnsupportedModelError: the model has no descriptor, or is made of several models.
+            UnsupportedModelError: the model has no descriptor, or consists of several models.
         """
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
@@ -419,12 +421,12 @@ class Potential(EvaluationContext):
         *,
         check: bool = True,
     ) -> dict[str, torch.Tensor]:
-        """energy, atom_energy, forces and virial, differentiable in the weights: for training. Without `check`
-        neighbours are not judged (`check_frames` has done so before)."""
+        """energy, atom_energy, forces and virial, differentiable in the weights: for training. Without `check`,
+        neighbours are not checked (`check_frames` has already done it)."""
         evaluator = self.evaluator("train")
         if not isinstance(evaluator, Autograd):
             options = {}
-        else:  # other outputs are trained without their derivatives
+        else:  # other outputs are trained without derivatives
             options = {"create_graph": True} if self.answers_energies else {"forces": False}
         answers, _ = evaluator(system, neighbors, fparam, aparam, check=check, **options)
         return self.with_sums(answers, system)
@@ -442,15 +444,15 @@ class Potential(EvaluationContext):
         Args:
             atoms: ase.Atoms or a list of them; elements are looked up in `type_map`, "X" is a virtual atom.
             fparam: (S, p) or (p,); aparam: (N, q) or (q,).
-            atom_virial: give that too.
+            atom_virial: return atomic virials, too.
 
         Returns:
-            energy (S,), forces (N, 3), virial (S, 3, 3), atom_energy (N,) and, when asked for, atom_virial
+            energy (S,), forces (N, 3), virial (S, 3, 3), atom_energy (N,) and, if requested, atom_virial
             (N, 3, 3); eV and A. A model of dipoles: dipole (S, 3) and atom_dipole (N, 3), with minus their derivatives
-            by positions and strain, forces (N, 3, 3) and virial (S, 3, 3, 3), the dipole's component first; of others:
+            by positions and strain, forces (N, 3, 3) and virial (S, 3, 3, 3), the dipole's component first. For others:
             polarizability (S, 3, 3), dos (S, n), or a property under its own name (S, n), each with atom_<name>, and
-            atom_population (N, 2). A model with magnetic moments takes those of the atoms
-            (`atoms.set_initial_magnetic_moments`), and answers with force_mag (N, 3), too.
+            atom_population (N, 2). A model with magnetic moments uses those of the atoms
+            (`atoms.set_initial_magnetic_moments`), and also returns force_mag (N, 3).
 
         Raises:
             InputError: as `forward`, and for an element the model does not know.
@@ -480,9 +482,9 @@ class Potential(EvaluationContext):
         aparam: np.ndarray | Sequence[float] | None = None,
     ) -> list[np.ndarray]:
         """d^2E/dx dx of ASE Atoms, or of each of a list of them: (3 n, 3 n), eV/A^2, by autograd through the nets
-        themselves, or the splines of angles where there are some. It takes 3 n passes.
+        themselves, or through the splines of angles if the model has some. It takes 3 n passes.
 
-        Raises InputError as `compute`, UnsupportedModelError for models of other outputs or of magnetic moments."""
+        Raises InputError as `compute`, UnsupportedModelError for models with other outputs or magnetic moments."""
         self.require_energies("a Hessian")
         frames = atoms if isinstance(atoms, list | tuple) else [atoms]
         system = self._system(frames)
@@ -503,12 +505,12 @@ class Potential(EvaluationContext):
     def _listed(
         self, system: System, neighbors: NeighborList | None, aparam: torch.Tensor | None
     ) -> tuple[NeighborList, torch.Tensor | None]:
-        """The neighbours, and the atomic parameters that are left to the evaluators: a mask goes into the list."""
+        """The neighbours, and the atomic parameters for the evaluators. A mask is applied to the list instead."""
         if aparam is not None and self.model.masks:
             if neighbors is not None or aparam.shape[:1] != (system.atoms,):
                 raise InputError(
-                    "aparam of this model says which atoms are there, and the list of neighbours was made without it, "
-                    "or it is not of all atoms: leave out those of which it is 0, and give none"
+                    "aparam of this model says which atoms exist, but the neighbour list was made without it, or "
+                    "aparam does not have a row for each atom: leave out the absent atoms, and give no aparam"
                 )
             types = system.types.masked_fill(systems.hidden_atoms(aparam), -1)
             system, aparam = dataclasses.replace(system, types=types, atoms_by_type=None), None
@@ -519,5 +521,5 @@ class Potential(EvaluationContext):
     def _check_cutoff(self, neighbors: NeighborList) -> None:
         if neighbors.cutoff < self.cutoff:
             raise InputError(
-                f"the neighbour list is of cutoff {neighbors.cutoff} A, and the model's is {self.cutoff} A"
+                f"the neighbour list has the cutoff {neighbors.cutoff} A, but the model needs {self.cutoff} A"
             )

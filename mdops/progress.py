@@ -1,4 +1,4 @@
-"""How a long run shows that it goes on: a bar on a terminal, a line now and then elsewhere."""
+"""Shows the progress of a long run: a bar on a terminal, otherwise a line from time to time."""
 
 import sys
 import time
@@ -16,24 +16,24 @@ Self = TypeVar("Self", bound="StepProgress")
 
 
 def tell_restart(first: int, last: int) -> None:
-    """Says on stderr where a run goes on that has `first` of `last` steps behind it."""
+    """Prints on stderr from which step a run continues, if `first` of its `last` steps are done."""
     if first:
         print(f"continuing from step {first} of {last}", file=sys.stderr, flush=True)
 
 
 class StepProgress:
-    """Shows steps and time left on stderr, with what a run has to tell; used in a `with`.
+    """Shows steps, remaining time and messages of a run on stderr; used in a `with`.
 
-    A run calls `show` after those steps of which `is_due` says so.
+    A run calls `show` after each step for which `is_due` is true.
 
     Attributes:
-        times: how often to show at least, however short the run is.
+        times: the lowest number of times to show, also in a short run.
     """
 
     times = 0
 
     def __init__(self, first: int, last: int, unit: str = "step") -> None:
-        """Steps done already, steps of the whole run, and what a step is called."""
+        """The number of steps already done, the number in the whole run, and the name of a step."""
         self.first, self.last, self._unit = first, last, unit
         console = Console(stderr=True)
         self._bar = _Bar(console, first, last, unit) if console.is_terminal else None
@@ -53,18 +53,18 @@ class StepProgress:
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """Time since the run began."""
         return max(time.perf_counter() - self._start, 1e-9)
 
     def is_due(self, step: int) -> bool:
-        """Whether the last showing is long enough ago, or this the last step."""
+        """Whether the last output is long enough ago, or this is the last step."""
         pause = _LINE_EVERY if self._bar is None else _BAR_EVERY
         if self.times and (step - self._shown_step) * self.times >= self.last - self.first:
             return True
         return step >= self.last or time.perf_counter() - self._shown >= pause
 
     def show(self, step: int, status: str, above: str = "") -> None:
-        """Shows the steps done, what is `status` beside the bar, and a line above it."""
+        """Shows the number of steps done, `status` beside the bar, and the line `above` it."""
         self._shown, self._shown_step = time.perf_counter(), step
         if self._bar is not None:
             self._bar.show(step, status, above)

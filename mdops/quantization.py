@@ -1,4 +1,4 @@
-"""A trained model becomes a low-bit one, and what that costs (docs/how-to/quantize.md)."""
+"""Turns a trained model into a low-bit one, and measures the effects (docs/how-to/quantize.md)."""
 
 import copy
 import time
@@ -26,34 +26,34 @@ from mdops.system import from_atoms
 
 __all__ = ["QuantizationReport", "compare", "energy_drift", "quantize"]
 
-CALIBRATION_ROWS = 4096  # atoms of a type whose features the rounding is fitted to
+CALIBRATION_ROWS = 4096  # how many atoms of a type are used to fit the rounding
 _BATCH_ATOMS = 4096
-_LOSS = 1.05  # of the full model's error: beyond it a scheme is said to lose accuracy
+_LOSS = 1.05  # a scheme loses accuracy if its error is more than this times the full model's
 _TIMED = 5
-_WIDTHS = (10, 12, 13, 12, 12, 8, 22)  # of the table's columns
+_WIDTHS = (10, 12, 13, 12, 12, 8, 22)  # widths of the table's columns
 
 
 def quantize(potential: Potential, scheme: str, data: Dataset | None = None) -> Potential:
-    """A copy of a model whose fitting nets' hidden layers are in a scheme.
+    """A copy of a model in which the hidden layers of the fitting nets are low-bit.
 
     Args:
         potential: a model with the fitting "ener", of any descriptor.
         scheme: a name of `mdops.nn.quantized.SCHEMES`.
-        data: frames, with types of the model, that the rounding is fitted to: how inputs and weights are balanced, and
-            the mean errors that biases take up. Labels are not looked at. Without it weights are rounded as they are.
+        data: frames, with types of the model, to which the rounding is fitted: the balance between inputs and weights,
+            and the mean errors, which biases then correct. Labels are not used. Without data, weights are only rounded.
 
     Returns:
-        the copy, as `mdops.load` would give it; for dynamics its `allow_low_bit` must be set.
+        the copy, as `mdops.load` would give it; set its `allow_low_bit` to use it for dynamics.
 
     Raises:
-        InputError: an unknown scheme, a model without such nets, or one that is low-bit already.
+        InputError: the scheme is unknown, or the model has no such nets or is low-bit already.
     """
     found = copy.deepcopy(potential)
     of = _scheme(scheme)
     fittings = _fittings(found)
     if not fittings:
         raise InputError(
-            f"{potential.kind} has no fitting net with hidden layers, which are what is made low-bit"
+            f"{potential.kind} has no fitting net with hidden layers, which are the layers that become low-bit"
         )
     if potential.scheme is not None:
         raise InputError(f"the model is low-bit already ({potential.scheme.name}): begin with the full one")
@@ -80,7 +80,7 @@ def _fittings(potential: Potential) -> list[EnergyFitting]:
 
 @torch.no_grad()
 def _inputs(potential: Potential, data: Dataset) -> dict[int, torch.Tensor]:
-    """Rows that each fitting net gets for frames spread over the data, by the net's id; at most `CALIBRATION_ROWS`."""
+    """Inputs of each fitting net for frames spread over the data, by the net's id; at most `CALIBRATION_ROWS` each."""
     rows: dict[int, list[torch.Tensor]] = {}
 
     def keep(net: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
@@ -99,7 +99,7 @@ def _inputs(potential: Potential, data: Dataset) -> dict[int, torch.Tensor]:
 
 
 def _spread(data: Dataset, potential: Potential) -> Iterator[np.ndarray]:
-    """Batches of frames from all over the data, until every type has had enough atoms or all frames are there."""
+    """Batches of frames spread over the data, until there are enough atoms of every type or no more frames."""
     order = np.random.default_rng(0).permutation(len(data))
     counts = data.composition()[order].cumsum(0)
     enough = np.flatnonzero((counts >= CALIBRATION_ROWS).all(1))
@@ -107,20 +107,20 @@ def _spread(data: Dataset, potential: Potential) -> Iterator[np.ndarray]:
     return data.successive(order, _BATCH_ATOMS)
 
 
-# -- What it costs
+# -- The effects
 
 
 @dataclass
 class QuantizationReport:
-    """A model on frames that it was not trained on.
+    """Results of a model for frames that were not used to train it.
 
     Attributes:
         name: its scheme, or its dtype.
-        force_rmse, energy_rmse: against the labels, eV/A and eV/atom; None where there are none.
-        force_off, energy_off: root mean square differences from the full model's answers.
-        step: a step's time over the full model's, on the first of the frames; median of several, in turn.
-        drift, drift_error: of the energy in constant-energy dynamics, eV/atom/ps, and its standard error; None where
-            that was not run, NaN where the dynamics broke.
+        force_rmse, energy_rmse: against the labels, eV/A and eV/atom; None without labels.
+        force_off, energy_off: root mean square differences from the full model's results.
+        step: the time of a step divided by the full model's, for the first of the frames; median of several.
+        drift, drift_error: drift of the energy in constant-energy dynamics, eV/atom/ps, and its standard error; None if
+            there was no dynamics, NaN if the dynamics broke.
     """
 
     name: str
@@ -133,7 +133,7 @@ class QuantizationReport:
     drift_error: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, which has no NaN: `broke` says that the dynamics did."""
+        """For JSON, which has no NaN: `broke` says whether the dynamics broke."""
         broke = self.drift is not None and bool(np.isnan(self.drift))
         error = None if self.drift_error is None or np.isnan(self.drift_error) else self.drift_error
         return {**asdict(self), "drift": None if broke else self.drift, "drift_error": error, "broke": broke}
@@ -146,7 +146,7 @@ def compare(
     picoseconds: float = 0.0,
     temperature: float = 300.0,
 ) -> list[QuantizationReport]:
-    """Compares models with the full one, which comes first; with dynamics of `picoseconds` (at K) for each."""
+    """Compares models with the full one, which is the first row; runs `picoseconds` of dynamics (at K) with each."""
     models = {str(full.dtype).removeprefix("torch."): full, **others}
     answers = {name: evaluate(model, data) for name, model in models.items()}
     times = step_times(list(models.values()), first_frame(data))
@@ -171,7 +171,7 @@ def compare(
 
 
 def _differences(one: Evaluation, other: Evaluation) -> tuple[float, float]:
-    """Of forces and of energies per atom, root mean squares."""
+    """Root mean square differences of forces, and of energies per atom."""
     forces = one.predictions["forces"] - other.predictions["forces"]
     energy = (one.predictions["energy"] - other.predictions["energy"]) / one.data.sizes()
     return float(np.sqrt(np.square(forces).mean())), float(np.sqrt(np.square(energy).mean()))
@@ -185,7 +185,7 @@ def first_frame(data: Dataset) -> Atoms:
 
 
 def step_times(models: list[Potential], atoms: Atoms) -> list[float]:
-    """Seconds of an evaluation of each, medians of several in turn."""
+    """The time of an evaluation of each model, s: medians of several. The models are evaluated in turn."""
     found: list[list[float]] = [[] for _ in models]
     calls = []
     for model in models:
@@ -210,12 +210,13 @@ def energy_drift(
     warm_up: float = 0.25,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Slope of the total energy in constant-energy dynamics, eV/atom/ps, and its standard error by tenths of the run.
+    """Slope of the total energy in constant-energy dynamics, eV/atom/ps, and its standard error from tenths of the run.
 
     Args:
-        model: low-bit ones are allowed here, and neighbours beyond `sel` are kept.
-        atoms: where it begins, with new velocities.
-        picoseconds: its length; a Nose-Hoover chain at `temperature` (K) runs before for `warm_up` times that.
+        model: low-bit models are allowed here, and neighbours beyond `sel` are kept.
+        atoms: the first structure, which gets new velocities.
+        picoseconds: the length of the run; a run with a Nose-Hoover chain at `temperature` (K) precedes it, which takes
+            `warm_up` times as long.
         timestep: fs.
     """
     model = copy.deepcopy(model)
@@ -235,8 +236,8 @@ def energy_drift(
 
 
 def slope(times: np.ndarray, energy: np.ndarray, blocks: int = 10) -> tuple[float, float]:
-    """Of a straight line through energies, and its standard error from the means of blocks, which hardly know of each
-    other."""
+    """Slope of a straight line through energies, and its standard error from the means of blocks, which are almost
+    independent."""
     found, offset = np.polyfit(times, energy, 1)
     residual = energy - found * times - offset
     t, means = (np.array([b.mean() for b in np.array_split(a, blocks)]) for a in (times, residual))
@@ -245,7 +246,7 @@ def slope(times: np.ndarray, energy: np.ndarray, blocks: int = 10) -> tuple[floa
 
 
 def table(rows: list[QuantizationReport]) -> str:
-    """Costs as text; the first row is the full model's."""
+    """The effects as text; the first row is the full model."""
     lines = [
         "".join(f"{text:>{width}}" for text, width in zip(line, _WIDTHS, strict=True))
         for line in (
@@ -268,9 +269,9 @@ def _milli(value: float | None) -> str:
 
 
 def verdict(full: QuantizationReport, row: QuantizationReport, scheme: Scheme) -> str:
-    """What the figures mean for a user, plainly."""
+    """What the numbers mean for a user."""
     worse = [
-        f"{name} RMSE {_milli(now)} for {_milli(before)} {unit}"
+        f"{name} RMSE {_milli(now)} instead of {_milli(before)} {unit}"
         for name, now, before, unit in (
             ("force", row.force_rmse, full.force_rmse, "meV/A"),
             ("energy", row.energy_rmse, full.energy_rmse, "meV/atom"),
@@ -278,7 +279,7 @@ def verdict(full: QuantizationReport, row: QuantizationReport, scheme: Scheme) -
         if now is not None and before is not None and now > _LOSS * before
     ]
     if row.force_rmse is None and row.energy_rmse is None:
-        accuracy = "the data has no labels: what it loses is only seen against the full model"
+        accuracy = "the data has no labels: compare its results with the full model's in the table"
     elif worse:
         accuracy = f"it LOSES ACCURACY: {', '.join(worse)}"
     else:
@@ -287,7 +288,7 @@ def verdict(full: QuantizationReport, row: QuantizationReport, scheme: Scheme) -
     if not scheme.has_exact_forces:
         others = [s.name for s in SCHEMES.values() if s.weights == scheme.weights and s.has_exact_forces]
         forces = (
-            "its forces go straight through the rounding of inputs and are not quite the derivatives of its energy, "
-            f"which drifts: use a thermostat, or the scheme {others[0]}, whose inputs are not rounded"
+            "its forces ignore the rounding of inputs, so they are not exactly the derivatives of its energy, which "
+            f"drifts: use a thermostat, or the scheme {others[0]}, whose inputs are not rounded"
         )
     return f"{scheme.name} ({scheme.words}): {accuracy}; {forces}"

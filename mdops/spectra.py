@@ -15,9 +15,9 @@ from mdops.system import from_atoms
 __all__ = ["Spectrum", "infrared", "raman", "responses", "with_charges"]
 
 _PER_CM = 2 * np.pi * units._c * 100 * 1e-15  # 1/cm as an angular frequency in 1/fs
-_POINTS = 4  # of the grid in a resolution
-_WIDE = 4.0  # deviations after which the window is zero
-_BATCH = 16  # frames that are evaluated together
+_POINTS = 4  # of the grid, per resolution
+_WIDE = 4.0  # standard deviations after which the window is zero
+_BATCH = 16  # how many frames are evaluated together
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ def infrared(
     classical nuclei, corrected as harmonic oscillators are (R. Ramirez et al., J. Chem. Phys. 121, 3973 (2004)).
 
     Args:
-        dipoles: (T, 3), e A, of frames that follow each other, without jumps (`with_charges`).
-        interval: between two of them, fs.
+        dipoles: (T, 3), e A, of consecutive frames, without jumps (`with_charges`).
+        interval: time between two frames, fs.
         volume: A^3. temperature: K.
-        resolution: full width at half maximum that a sharp line gets, 1/cm: the correlation has a Gaussian window.
-        limit: of the wavenumbers, 1/cm.
+        resolution: full width at half maximum of a sharp line, 1/cm: the correlation gets a Gaussian window.
+        limit: largest wavenumber, 1/cm.
 
     Raises:
         InputError: there are too few frames for the resolution, the interval is too long for the limit, or a number is
@@ -73,14 +73,14 @@ def raman(
     resolution: float = 20.0,
     limit: float = 4000.0,
 ) -> Spectrum:
-    """The Raman intensity of unpolarised detection, without the factor of the laser's frequency, in units of its own.
+    """The Raman intensity of unpolarised detection, without the factor of the laser's frequency, in arbitrary units.
 
-    I(w) = [45 a(w) + 7 g(w)] / 45 / [w (1 - exp(-h w / 2 pi kB T))], where a and g are the spectra of the rates of the
-    mean polarizability, and of its anisotropy, (3/2) Tr b^2 with b the part without a trace (M. Thomas et al., Phys.
+    I(w) = [45 a(w) + 7 g(w)] / 45 / [w (1 - exp(-h w / 2 pi kB T))]. a is the spectrum of the rate of the mean
+    polarizability, and g that of its anisotropy, (3/2) Tr b^2 with the traceless part b (M. Thomas et al., Phys.
     Chem. Chem. Phys. 15, 6608 (2013)).
 
     Args:
-        polarizabilities: (T, 3, 3), in any unit. The others are as of `infrared`.
+        polarizabilities: (T, 3, 3), in any unit. The other arguments are those of `infrared`.
 
     Raises:
         InputError: as `infrared`.
@@ -122,8 +122,8 @@ def responses(model: Potential, frames: Iterable[Atoms]) -> np.ndarray:
 
 
 def with_charges(dipoles: np.ndarray, frames: Sequence[Atoms], charges: Mapping[str, float]) -> np.ndarray:
-    """Dipoles (T, 3), e A, with those of charges (e) that the elements have at their positions, which are followed
-    across the cell's walls: a step of an atom is the shortest that leads to its place in the next frame.
+    """Dipoles (T, 3), e A, plus those of the elements' charges (e) at the atoms. Atoms are followed across the cell's
+    boundaries: the step of an atom is the shortest one to its place in the next frame.
 
     Raises InputError for an element without a charge.
     """
@@ -141,10 +141,10 @@ def with_charges(dipoles: np.ndarray, frames: Sequence[Atoms], charges: Mapping[
 def _power(
     series: np.ndarray, interval: float, resolution: float, limit: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Wavenumbers (K,), 1/cm, and the integral over t, in fs, of the windowed correlation of the rate of a series
-    (T, n), times exp(-iwt)."""
+    """Wavenumbers (K,), 1/cm, and the integral over t (fs) of the correlation of the rate of a series (T, n), times the
+    window and exp(-iwt)."""
     _require_positive(interval=interval, resolution=resolution, limit=limit)
-    deviation = 2 * np.sqrt(2 * np.log(2)) / (resolution * _PER_CM)  # of the window, fs
+    deviation = 2 * np.sqrt(2 * np.log(2)) / (resolution * _PER_CM)  # standard deviation of the window, fs
     lags = int(np.ceil(_WIDE * deviation / interval))
     rate = np.diff(series, axis=0) / interval
     if len(rate) <= lags:
@@ -156,7 +156,7 @@ def _power(
     if limit > highest:
         raise InputError(
             f"frames that are {interval:g} fs apart have no wavenumbers beyond {highest:.0f} 1/cm, and the limit is "
-            f"{limit:g}"
+            f"{limit:g}: write frames more often, or lower the limit"
         )
     rate = rate - rate.mean(0)
     size = 1 << (2 * len(rate) - 1).bit_length()
@@ -167,7 +167,7 @@ def _power(
     grid = np.arange(1, int(limit * _POINTS / resolution) + 1) * (resolution / _POINTS)
     angles = np.outer(grid * _PER_CM * interval, times[1:])
     power = interval * (correlation[0] + 2 * np.cos(angles) @ correlation[1:])
-    # A difference of two frames has less of a fast motion than its rate.
+    # The difference of two frames has a smaller amplitude than the rate, especially for fast motion.
     return grid, power / np.sinc(grid * _PER_CM * interval / (2 * np.pi)) ** 2
 
 

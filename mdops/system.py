@@ -1,4 +1,4 @@
-"""The atoms a model is asked about: from tensors or ASE, checked before any op sees them."""
+"""The atoms given to a model, from tensors or ASE, checked before an op sees them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ __all__ = [
     "require_finite",
 ]
 
-# Charges, e, and multiplicities, 2 S + 1, that models have embeddings for.
+# The charges (e) and multiplicities (2 S + 1) for which models have embeddings.
 CHARGES, MULTIPLICITIES = range(-100, 100), range(100)
 
 
 class AtomsByType:
-    """For each type the indices (int64) of its atoms, which hold for one tensor of types (N,), as it was then. What is
-    done in place to a tensor of `torch.inference_mode` is not seen."""
+    """For each type the indices (int64) of its atoms. They are valid for one tensor of types (N,), until it is changed.
+    Changes in place of a tensor of `torch.inference_mode` are not noticed."""
 
     def __init__(self, types: torch.Tensor, atoms: Sequence[torch.Tensor]) -> None:
         self._types, self._version, self._atoms = types, _version(types), tuple(atoms)
@@ -43,8 +43,8 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 class Exchange(Protocol):
-    """Gives numbers of nodes (N + M, W): N atoms, then M ghosts, atoms that another process has or that are images, as
-    their owners have them. It takes those of the atoms, and ignores what comes after them.
+    """Returns rows of nodes (N + M, W): N atoms, then M ghosts with the rows of their owners. Ghosts are atoms of other
+    processes or images. Its input has the rows of the atoms; rows after them are ignored.
 
     Attributes:
         atoms: N.
@@ -66,11 +66,11 @@ class System:
         cell: (S, 3, 3) float64, A.
         pbc: (S, 3) bool.
         batch: (N,) int32.
-        atoms_by_type: which atoms are of which type, where that is known; forgotten where `types` are set or changed.
-        first_types: (S,) int32, the type of each system's first atom as the user numbers them, where the atoms here are
-            in another order. DeePMD-kit's absent neighbours have that type in descriptors of mixed types.
-        exchange: of systems with ghosts, behind the atoms that are its own.
-        charge_spin: (S, 2) float64, each system's charge, e, and multiplicity, for models with embeddings of these;
+        atoms_by_type: which atoms are of which type, if known; forgotten when `types` are set or changed.
+        first_types: (S,) int32, the type of each system's first atom in the user's order, if the atoms here are in
+            another order. DeePMD-kit's absent neighbours have that type in descriptors of mixed types.
+        exchange: for systems with ghosts, which come after the atoms of the system itself.
+        charge_spin: (S, 2) float64, each system's charge, e, and multiplicity, for models with embeddings of these.
             None: the models' default.
         paired: whether a virtual atom follows each atom (mdops/models/spin.py).
         spins: (N, 3) float64, magnetic moments, for models that take them as vectors.
@@ -96,15 +96,15 @@ class System:
         return known
 
     def known_atoms_by_type(self) -> tuple[torch.Tensor, ...] | None:
-        """The same where it is known, or None."""
+        """The same if it is known, or None."""
         return None if self.atoms_by_type is None else self.atoms_by_type.atoms(self.types)
 
     def find_atoms_by_type(self, ntypes: int) -> None:
-        """Makes `atoms_of_types` known."""
+        """Computes `atoms_of_types` for later use."""
         self.atoms_by_type = AtomsByType(self.types, self.atoms_of_types(ntypes))
 
     def first_of_systems(self) -> torch.Tensor:
-        """(S,) integers: `first_types`, looked up where they are not known."""
+        """(S,) integers: `first_types`, or the types of the first atoms here if these are not set."""
         if self.first_types is not None:
             return self.first_types
         if self.atoms == 0:
@@ -126,7 +126,7 @@ class System:
 
 
 def hidden_atoms(aparam: torch.Tensor) -> torch.Tensor:
-    """(N,) bool: the atoms that a mask (N, 1) leaves out. Raises InputError for what is no mask."""
+    """(N,) bool: the atoms that a mask (N, 1) leaves out. Raises InputError if it is not a mask."""
     mask = aparam.detach().reshape(len(aparam), -1)
     wrong = (mask != 0) & (mask != 1)
     if mask.shape[1] != 1 or bool(wrong.any()):
@@ -182,8 +182,8 @@ def from_atoms(
     *,
     defaults: Sequence[Sequence[float] | None] = (),
 ) -> System:
-    """A System of ASE Atoms, one system each. ASE's "X" is a virtual atom, unless the model knows an X. `defaults`: as
-    for `charges_and_spins`.
+    """A System of ASE Atoms, one system each. ASE's "X" is a virtual atom, unless the model has a type X. `defaults`:
+    see `charges_and_spins`.
 
     Raises:
         InputError: an element that is not in `type_map`, or a value that is not finite; and as `charges_and_spins`.
@@ -212,28 +212,28 @@ def from_atoms(
     return system
 
 
-# What other programs call charges and multiplicities in `info`: 0, a charge, 1, a multiplicity.
+# Names of charges (0) and multiplicities (1) in `info` that other programs use.
 _OTHER_NAMES = {"charge": 0, "total_charge": 0, "spin": 1, "total_spin": 1, "multiplicity": 1}
 
 
 def other_charges(info: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """What `info` without a charge_spin has of a charge or a multiplicity under names of other programs."""
+    """The charges and multiplicities in `info` under names of other programs; empty if `info` has a charge_spin."""
     if info.get("charge_spin") is not None:
         return ()
     return tuple((name, info[name]) for name in _OTHER_NAMES if info.get(name) is not None)
 
 
 def require_defaults(given: Sequence[tuple[str, Any]], defaults: Sequence[Sequence[float] | None]) -> None:
-    """Raises InputError where `given`, of `other_charges`, are not those that the parts of a model go by."""
+    """Raises InputError if `given`, from `other_charges`, differ from the defaults of the model's parts."""
     for name, value in given:
         for default in defaults:
             expected = np.nan if default is None else float(default[_OTHER_NAMES[name]])
             if not np.array_equal(value, expected):
                 by = "none" if default is None else f"{expected:g}"
                 raise InputError(
-                    "the model takes `info['charge_spin'] = [charge, multiplicity]`, and `info` has "
-                    f"{name!r} = {value} in place of it, where the model's default is {by}: give "
-                    "charge_spin, or remove the other"
+                    "the model uses `info['charge_spin'] = [charge, multiplicity]`, but `info` has only "
+                    f"{name!r} = {value}, and the model's default is {by}: give charge_spin, or remove "
+                    f"{name!r}"
                 )
 
 
@@ -242,8 +242,8 @@ def charges_and_spins(
 ) -> np.ndarray | None:
     """(S, 2) float64: `atoms.info["charge_spin"]` of each frame, its charge and multiplicity; None if no frame has one.
 
-    `defaults`: what parts of the model go by otherwise. Raises InputError where some frames have one and others do not,
-    where what other programs call a charge or a multiplicity is not that default, and as `checked_charge_spin`."""
+    `defaults`: the defaults of the model's parts. Raises InputError if only some frames have one, if a charge or a
+    multiplicity under a name of another program differs from the default, and as `checked_charge_spin`."""
     given = [atoms.info.get("charge_spin") for atoms in frames]
     lacking = [number for number, one in enumerate(given) if one is None]
     if len(lacking) == len(given):
@@ -256,9 +256,9 @@ def charges_and_spins(
 
 
 def checked_charge_spin(value: Any, systems: int) -> np.ndarray:
-    """(S, 2) float64, of as much or of (2,), for all systems.
+    """(S, 2) float64, from an array of that shape or from (2,), for all systems.
 
-    Raises InputError for what is no charge (-100 to 99) and multiplicity (0 to 99) of each system."""
+    Raises InputError unless there are a charge (-100 to 99) and a multiplicity (0 to 99) for each system."""
     expected = "expected a charge, -100 to 99, and a multiplicity, 0 to 99"
     try:
         array = as_real("charge_spin", value)
@@ -276,7 +276,7 @@ def checked_charge_spin(value: Any, systems: int) -> np.ndarray:
 def atom_spins(frames: Sequence[Atoms]) -> np.ndarray:
     """(N, 3) float64: the initial magnetic moments of all frames, one after the other; a number is one along z.
 
-    Raises InputError where a frame has none."""
+    Raises InputError if a frame has none."""
     found = []
     for atoms in frames:
         if not atoms.has("initial_magmoms"):
@@ -298,8 +298,8 @@ def atom_types(frames: Sequence[Atoms], type_map: Sequence[str]) -> np.ndarray:
 
 
 def number_types(numbers: np.ndarray, type_map: Sequence[str]) -> np.ndarray:
-    """(N,) int64: `element_types` of atomic numbers. Raises InputError for what is no atomic number, too."""
-    # Looked up once for each element: there may be a thousand frames.
+    """(N,) int64: `element_types` of atomic numbers. Raises InputError for invalid atomic numbers, too."""
+    # Each element is looked up once, because there may be a thousand frames.
     elements, place = np.unique(numbers, return_inverse=True)
     for number in elements.tolist():
         if number not in range(len(chemical_symbols)):
@@ -310,15 +310,13 @@ def number_types(numbers: np.ndarray, type_map: Sequence[str]) -> np.ndarray:
 
 
 def element_types(symbols: Sequence[str], type_map: Sequence[str], owner: str = "the model") -> np.ndarray:
-    """(n,) int64: the index of each symbol in `type_map`; -1 for "X" unless it is there. Errors name its owner."""
+    """(n,) int64: the index of each symbol in `type_map`; -1 for "X" unless it is there. Errors name `owner`."""
     index = {"X": -1} | {symbol: t for t, symbol in enumerate(type_map)}
     unknown = sorted(set(symbols) - set(index))
     if unknown:
         others = [name for name in type_map if name not in chemical_symbols]
         hint = (
-            f". `mdops convert --rename {others[0]}={unknown[0]} IN OUT` names its types anew"
-            if others
-            else ""
+            f". `mdops convert --rename {others[0]}={unknown[0]} IN OUT` renames its types" if others else ""
         )
         raise InputError(
             f"{owner} does not know {', '.join(unknown)}; its elements are {', '.join(type_map)}{hint}"
@@ -330,8 +328,8 @@ _LARGEST = 1e30
 
 
 def require_finite(name: str, values: np.ndarray | torch.Tensor | None) -> None:
-    """Raises InputError, which names the first, if numbers of a parameter are NaN, infinite, or so large that float32
-    has no more room for what a model makes of them."""
+    """Raises InputError, with the first wrong number, if numbers are NaN, infinite, or so large that float32 could
+    overflow in a model."""
     if values is None:
         return
     numbers = torch.as_tensor(values).detach()
@@ -344,7 +342,7 @@ def require_finite(name: str, values: np.ndarray | torch.Tensor | None) -> None:
 
 
 def as_real(name: str, value: Any) -> np.ndarray:
-    """float64. Raises InputError for what is not numbers, and for complex numbers, whose imaginary part NumPy drops."""
+    """float64. Raises InputError unless these are real numbers; NumPy would drop imaginary parts."""
     try:
         given = np.asarray(value)
         found = given.astype(np.float64, copy=False) if given.dtype.kind != "c" else None
@@ -356,7 +354,7 @@ def as_real(name: str, value: Any) -> np.ndarray:
 
 
 def as_numbers(name: str, value: Any) -> np.ndarray:
-    """A copy in float64, with at least one dimension. Raises InputError as `as_real`, and for what is not finite."""
+    """A copy in float64, with at least one dimension. Raises InputError as `as_real`, and for numbers not finite."""
     found = np.array(as_real(name, value), ndmin=1)
     require_finite(name, found)
     return found
@@ -387,7 +385,7 @@ def _check_tensor(
 
 
 def _check_values(system: System, ntypes: int) -> None:
-    """Finite positions and cells, and indices in range, of tensors that have values."""
+    """Checks that positions and cells are finite and indices are in range, for tensors that have values."""
     if system.positions.is_meta:
         raise InputError("the atoms are on the device meta, whose tensors have no values")
     if system.atoms:

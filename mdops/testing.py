@@ -25,9 +25,9 @@ class Sample:
     Attributes:
         op: the name in `torch.ops.mdops`.
         args: the arguments, with tensors on the requested device and of the requested dtype.
-        differentiable: positions in `args` that the op is differentiable in.
-        opaque: positions of results in the kernels' own layout.
-        bad: changes to single arguments that the op must refuse: name -> (position, replacement).
+        differentiable: indices in `args` by which the op is differentiable.
+        opaque: indices of results that are in the kernels' own layout.
+        bad: changes of single arguments that the op must refuse: name -> (index, replacement).
     """
 
     op: str
@@ -102,7 +102,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
 
     random = numbers(
         2
-    )  # samples that not every device has use other generators, so that these are the same on all
+    )  # samples that only some devices have use other generators, so that these are the same on all devices
 
     samples = _pair_samples(p, random, dtype) + _step_samples(p, random) + _net_samples(random)
     for radial in (False, True):
@@ -250,7 +250,7 @@ def _spline_samples(
     scalars: tuple[Any, ...],
     radial: bool,
 ) -> list[Sample]:
-    """Their s_max is below the largest s: the tangent beyond it is used, too."""
+    """Their s_max is below the largest s, so that the tangent beyond it is used, too."""
     *knots, intervals = scalars
     grad = random(5, 2, intervals + 5, 1 if radial else 4)
     bad = {

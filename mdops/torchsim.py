@@ -23,10 +23,10 @@ from mdops.verlet import VerletList
 
 
 class MDOpsModel(ModelInterface):
-    """Energies, forces and stresses of all systems of a state, by one call of the potential's evaluator.
+    """Energies, forces and stresses of all systems of a state, with one call of the potential's evaluator.
 
-    States are float64, as positions and cells are everywhere in mdops; the nets compute in the potential's dtype. The
-    neighbour list is kept while it holds.
+    States are float64, because positions and cells are float64 everywhere in mdops; the nets compute in the potential's
+    dtype. The neighbour list is reused as long as it is valid.
 
     Attributes:
         potential: the model.
@@ -56,10 +56,10 @@ class MDOpsModel(ModelInterface):
 
         Args:
             model: a file, or a Potential, which is used as it is.
-            head, device, dtype, overflow, spline, r_min, matmul, allow_low_bit: for files, as of `mdops.load`.
+            head, device, dtype, overflow, spline, r_min, matmul, allow_low_bit: for files, as in `mdops.load`.
             skin: how far neighbour lists reach beyond the cutoff, A.
-            fparam: (p,), of all systems, where the model takes frame parameters.
-            compute_forces, compute_stress: whether `forward` gives them; both come at no cost.
+            fparam: (p,), for all systems, if the model has frame parameters.
+            compute_forces, compute_stress: whether `forward` returns them; both come at no cost.
 
         Raises:
             InputError, ModelFileError, UnsupportedModelError: as `mdops.load`; a low-bit model without `allow_low_bit`.
@@ -85,7 +85,7 @@ class MDOpsModel(ModelInterface):
 
     @property
     def device(self) -> torch.device:
-        """That of the potential."""
+        """The potential's device."""
         return self.potential.device
 
     @ModelInterface.compute_forces.setter
@@ -97,16 +97,16 @@ class MDOpsModel(ModelInterface):
         self._compute_stress = value
 
     def forward(self, state: SimState | dict[str, Any], **_: Any) -> dict[str, torch.Tensor]:
-        """What the model says of a state of S systems with N atoms in all.
+        """The model's results for a state of S systems with N atoms in total.
 
         Returns:
-            energy (S,), eV; forces (N, 3), eV/A; stress (S, 3, 3), -virial / volume, eV/A^3, NaN where a system is not
+            energy (S,), eV; forces (N, 3), eV/A; stress (S, 3, 3), -virial / volume, eV/A^3, NaN if a system is not
             periodic in three directions; in the state's dtype.
 
         Raises:
             InputError: as `Potential.forward`, and for an element that the model does not know.
         """
-        if isinstance(state, dict):  # as TorchSim's models up to 0.3 take
+        if isinstance(state, dict):  # TorchSim up to 0.3 passes dicts
             state = SimState(**state, masses=torch.ones_like(state["positions"]))
         positions, cell = state.positions.detach().double(), state.row_vector_cell.detach().double()
         system = self._system(state, positions, cell)
@@ -126,7 +126,7 @@ class MDOpsModel(ModelInterface):
         return None if self._fparam is None else self._fparam.expand(system.count, -1)
 
     def _system(self, state: Any, positions: torch.Tensor, cell: torch.Tensor) -> System:
-        """The atoms; what stays the same between steps is made once."""
+        """The atoms. What stays the same between steps is made once."""
         numbers, index, pbc = state.atomic_numbers, state.system_idx, state.pbc
         directions = pbc if torch.is_tensor(pbc) else torch.tensor(pbc)
         same = pbc if torch.is_tensor(pbc) else tuple(directions.expand(3).tolist())
@@ -149,8 +149,8 @@ class MDOpsModel(ModelInterface):
 
 
 def _types_of_elements(type_map: list[str]) -> np.ndarray:
-    """(119,) int32: the type of each atomic number; -1 for ASE's X unless the model knows one, -2 for others that it
-    does not know."""
+    """(119,) int32: the type of each atomic number; -1 for ASE's X unless the model has an X, -2 for elements that
+    it does not know."""
     types = np.full(len(chemical_symbols), -2, dtype=np.int32)
     types[0] = -1
     for kind, symbol in enumerate(type_map):

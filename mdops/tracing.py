@@ -1,4 +1,4 @@
-"""Whether operations are done now, or recorded: for later runs on other atoms, or for derivatives."""
+"""Whether operations are executed now, or recorded: for later runs with other atoms, or for derivatives."""
 
 import dataclasses
 import gc
@@ -30,19 +30,19 @@ def exporting() -> AbstractContextManager[None]:
 
 
 def is_exported() -> bool:
-    """Whether a model is exported now: loops over runs of atoms must not be unrolled for the example's size."""
+    """Whether a model is exported now: loops over runs of atoms must then not be unrolled for the example's size."""
     return _exports.get()
 
 
 def is_recorded(x: torch.Tensor) -> bool:
-    """Whether operations on x are recorded, in a CUDA graph or for an exported model: then no value may be asked."""
+    """Whether operations on x are recorded, in a CUDA graph or for an exported model: then no value may be read."""
     return _exports.get() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 @contextmanager
 def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
-    """`torch.cuda.graph`, during which no garbage is collected: that may be a graph of an earlier run, and CUDA refuses
-    to free one while another is captured."""
+    """`torch.cuda.graph` without garbage collection: the garbage could contain a graph of an earlier run, and CUDA does
+    not allow freeing a graph while another is captured."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -54,8 +54,8 @@ def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
 
 
 def outside_inference_mode(function: Callable[..., T]) -> Callable[..., T]:
-    """The function as it is outside of `torch.inference_mode`, in which nothing is kept for derivatives, with copies of
-    that mode's tensors."""
+    """The function, run outside of `torch.inference_mode`, because that mode keeps nothing for derivatives. Tensors of
+    that mode are copied."""
 
     @wraps(function)
     def outside(*args: Any, **kwargs: Any) -> T:
@@ -70,7 +70,7 @@ def outside_inference_mode(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def _ordinary(value: Any) -> Any:
-    """A tensor, or a record of some, as one that derivatives may keep."""
+    """A tensor, or a record of tensors, that can be kept for derivatives."""
     if isinstance(value, torch.Tensor):
         return value.clone() if value.is_inference() else value
     if isinstance(value, tuple) and hasattr(value, "_fields"):

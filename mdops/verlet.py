@@ -9,24 +9,24 @@ from mdops.ops.neighbor import NeighborList, neighbor_list, one_batch
 
 __all__ = ["VerletList"]
 
-# From so many slots on, another system's rows are no guide to this one's.
+# Above this number of slots, the length of rows is not taken from another system's list.
 _MANY_SLOTS = 1 << 22
-_TOO_LONG = 4  # times the length that is needed
+_TOO_LONG = 4  # times the length needed
 
-# Tensors themselves: values change only if the version does.
+# The tensors themselves and their versions: values have changed only if the version has.
 _Identity = tuple[tuple[torch.Tensor, int], ...]
 
 
 class VerletList:
     """The neighbours within `cutoff + skin`, rebuilt only when a pair within `cutoff` could be missing.
 
-    That is when an atom has moved by more than skin / 2 since the last build, or when types, pbc, batch or
+    A pair could be missing if an atom has moved by more than skin / 2 since the last build, or if types, pbc, batch or
     the number of atoms have changed. A periodic cell may be strained: with F = h0^-1 h the homogeneous part
     of the motion and v the largest remainder |x - x0 F|, a pair vector d0 became d = d0 F + v_j - v_i: no
     pair is missing while cutoff + 2 v <= (smallest singular value of F) (cutoff + skin).
 
-    Rows keep their length from build to build, with some room to spare, until one overflows, or until they are much too
-    long: after a structure of far more neighbours, as one in wrong units, they would take gigabytes.
+    The length of rows, with some spare room, is kept from build to build. It changes if a row overflows, or if rows are
+    far too long: after a structure with far too many neighbours, such as one in wrong units, they would need gigabytes.
 
     Attributes:
         cutoff, skin: A.
@@ -53,7 +53,7 @@ class VerletList:
         types: torch.Tensor,
         batch: torch.Tensor | None = None,
     ) -> NeighborList:
-        """A list of at least all pairs within the cutoff; arguments as of `mdops.ops.neighbor_list`."""
+        """A list with at least all pairs within the cutoff; arguments as in `mdops.ops.neighbor_list`."""
         cell, pbc, batch = one_batch(positions, cell, pbc, batch)
         inputs = tuple(a.detach() for a in (positions, cell, pbc, types, batch))
         if self._list is None or not self._holds(*inputs):
@@ -71,7 +71,7 @@ class VerletList:
         types: torch.Tensor,
         batch: torch.Tensor,
     ) -> bool:
-        """Whether the last list still has every pair within the cutoff. On a GPU this waits once, where types,
+        """Whether the last list still has every pair within the cutoff. On a GPU this waits once, if types,
         pbc and batch are the tensors of the last call and the cell has not changed."""
         old_positions, old_cell, *old = self._built_for
         for now, before in zip((positions, cell, pbc, types, batch), self._built_for, strict=True):
@@ -85,7 +85,7 @@ class VerletList:
         if positions.numel() == 0:
             return True
         moved2 = (positions - old_positions).square_().sum(1).max()
-        if positions.is_cuda:  # one wait for both
+        if positions.is_cuda:  # wait once for both
             same, moved2_now = torch.stack([(cell == old_cell).all().double(), moved2]).tolist()
         else:
             same, moved2_now = torch.equal(cell, old_cell), float(moved2)
@@ -98,11 +98,11 @@ class VerletList:
             moved_along = strain[0] if len(strain) == 1 else strain[batch.long()]
             old_positions = (old_positions[:, None, :] @ moved_along)[:, 0]
             moved2_now = float((positions - old_positions).square_().sum(1).max())
-        # False for NaN too: the build then says which atom it is.
+        # NaN also gives False; the build then reports the atom.
         return self.cutoff + 2 * moved2_now**0.5 <= shrunk * (self.cutoff + self.skin)
 
     def _build(self, *inputs: torch.Tensor) -> NeighborList:
-        """Arguments as of `_holds`."""
+        """Arguments as in `_holds`."""
         positions, cell, pbc, types, batch = inputs
 
         def build(capacity: int) -> NeighborList:
@@ -129,7 +129,7 @@ class VerletList:
         return build(self._room(longest)) if known > _TOO_LONG * (longest + 8) else found
 
     def _room(self, longest: int) -> int:
-        """The length of rows from now on: for a sixteenth more, in whole vectors of eight."""
+        """The new length of rows: a sixteenth more than needed, in whole vectors of eight."""
         self._capacity = -(-(longest + max(8, longest // 16)) // 8) * 8
         return self._capacity
 
@@ -139,15 +139,15 @@ def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _identity(*tensors: torch.Tensor) -> _Identity:
-    """What tells GPU tensors that have not changed without waiting for them; nothing for others: NumPy may
-    write to theirs unseen."""
+    """Identifies GPU tensors that have not changed, without waiting for them. Empty for other tensors: NumPy may
+    write to these unnoticed."""
     if not all(t.is_cuda and not t.is_inference() for t in tensors):
         return ()
     return tuple((t, t._version) for t in tensors)
 
 
 def _same_tensors(a: _Identity, b: _Identity) -> bool:
-    """Whether they are views of the same memory, not written to since."""
+    """Whether they are views of the same memory, with no write since."""
     return len(a) == len(b) > 0 and all(
         t.data_ptr() == u.data_ptr() and t.stride() == u.stride() and v == w and t.shape == u.shape
         for (t, v), (u, w) in zip(a, b, strict=True)

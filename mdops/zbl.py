@@ -1,4 +1,4 @@
-"""The universal potential of Ziegler, Biersack and Littmark between the nuclei of two atoms, and tables of it.
+"""The universal potential of Ziegler, Biersack and Littmark for the nuclei of two atoms, and tables of it.
 
 u(r) = k Z1 Z2 / r phi(r/a),  a = 0.8854 a0 / (Z1^0.23 + Z2^0.23),  phi(x) = sum_i c_i exp(-d_i x), with Coulomb's
 constant k and Bohr's radius a0. Source: J. F. Ziegler, J. P. Biersack, U. Littmark, The Stopping and Range of Ions in
@@ -22,7 +22,7 @@ _MOST_ROWS = 1_000_000
 
 
 def energy(a: str, b: str, r: np.ndarray) -> np.ndarray:
-    """u (n,), eV, of a pair of elements at the distances r (n,), A. Raises InputError for what is not an element."""
+    """u (n,), eV, of a pair of elements at the distances r (n,), A. Raises InputError if one is not an element."""
     za, zb = _number(a), _number(b)
     x = r * (za**0.23 + zb**0.23) / (0.8854 * BOHR)
     screening = (_C * np.exp(-np.multiply.outer(x, _D))).sum(-1)
@@ -37,19 +37,21 @@ def table(
 
     Args:
         elements: in the order of the model's types.
-        smooth_from: where the energies begin to fall to zero at the cutoff, by a quintic; by default at 0.8 of the
-            cutoff. A.
+        smooth_from: the distance (A) where the energies begin to fall to zero at the cutoff, with a quintic; by default
+            0.8 of the cutoff.
 
     Raises:
-        InputError: no elements, an unknown element, or one given twice; distances that do not rise.
+        InputError: no elements, an unknown element, or one given twice; or the distances are not increasing.
     """
     smooth = 0.8 * cutoff if smooth_from is None else smooth_from
     if not elements or len(set(elements)) < len(elements):
-        raise InputError(f"the elements are {', '.join(elements) or 'none'}, expected each of a model's once")
+        raise InputError(
+            f"the elements are {', '.join(elements) or 'none'}, expected each element of the model once"
+        )
     if not 0 < step < smooth < cutoff < np.inf:
         raise InputError(
-            f"the step is {step:g} A, energies are smoothed from {smooth:g} A on and the cutoff is {cutoff:g} A, "
-            "expected them to rise"
+            f"the step is {step:g} A, the smoothing begins at {smooth:g} A and the cutoff is {cutoff:g} A, expected "
+            "them to rise"
         )
     if cutoff > _MOST_ROWS * step:
         raise InputError(
@@ -59,13 +61,13 @@ def table(
     r = step * np.arange(1, rows + 1)
     u = np.clip((r - smooth) / (cutoff - smooth), 0, 1)
     switch = 1 - u**3 * (10 - 15 * u + 6 * u**2)
-    switch[-1] = 0.0  # the last row may lie some digits before the cutoff
+    switch[-1] = 0.0  # rounding may place the last row just before the cutoff
     pairs = [(a, b) for i, a in enumerate(elements) for b in elements[i:]]
     return np.stack([r, *(switch * energy(a, b, r) for a, b in pairs)], axis=1)
 
 
 def write_table(path: str | Path, elements: Sequence[str], rows: np.ndarray) -> None:
-    """A table of these elements as a text file, as models with `use_srtab` and `pairtab` read it."""
+    """Writes a table of these elements as a text file, which models with `use_srtab` and `pairtab` read."""
     names = [f"{a}-{b}" for i, a in enumerate(elements) for b in elements[i:]]
     lines = [f"# ZBL, eV; r/A {' '.join(names)}", *(" ".join(f"{x:.12g}" for x in row) for row in rows)]
     replace_file(Path(path), ("\n".join(lines) + "\n").encode())

@@ -2,8 +2,8 @@
 
     make docs        # or: .venv/bin/python scripts/build_docs.py [OUT]; needs mdops[docs]
 
-The pages of docs/ stand there as they are, a section of the site for each folder. Public modules are those with an
-`__all__` (docs/reference/public.md). A link or anchor that leads nowhere, or a name without a docstring, is an error.
+Each folder of docs/ becomes a section of the site, with unchanged pages. Public modules are those with an
+`__all__` (docs/reference/public.md). A dead link or anchor, or a name without a docstring, is an error.
 """
 
 import importlib
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def write_source(source: Path) -> None:
-    """README, guides and examples where they are in the checkout, so that links between them hold; and api/."""
+    """Writes README, guides and examples at their paths in the checkout, so that links between them work; and api/."""
     (source / "api").mkdir(parents=True)
     for name in COPIED:
         path = ROOT / name
@@ -62,7 +62,7 @@ def write_source(source: Path) -> None:
 
 
 def public_modules() -> list[str]:
-    """Those with an `__all__`, but for those of programs that are not installed."""
+    """The modules with an `__all__`, except those for programs that are not installed."""
     found = []
     names = (module.name for module in pkgutil.walk_packages(mdops.__path__, "mdops."))
     for name in ["mdops", *sorted(name for name in names if not name.endswith("__main__"))]:
@@ -78,11 +78,11 @@ def public_modules() -> list[str]:
 
 
 def api_page(module: str) -> str:
-    """The module's names in alphabetical order. What is a public module itself has a page of its own."""
+    """The module's names in alphabetical order. Names that are public modules have their own pages."""
     there = importlib.import_module(module)
     names = [name for name in sorted(there.__all__, key=str.lower) if not name.startswith("__")]
     names = [name for name in names if not inspect.ismodule(getattr(there, name))]
-    # A function that hides the submodule it is from is found there alone.
+    # A function with the name of its submodule hides it, and is found only here.
     hidden = [name for name in names if f"{module}.{name}" in sys.modules]
     blocks = [
         described(module, members=[name for name in names if name not in hidden], show_root_toc_entry=False)
@@ -92,7 +92,7 @@ def api_page(module: str) -> str:
 
 
 def described(name: str, **options: object) -> str:
-    """What mkdocstrings puts the docstrings of a name in the place of."""
+    """The text that mkdocstrings replaces by a name's docstrings."""
     return (
         f"::: {name}\n"
         + re.sub("^", "    ", yaml.safe_dump({"options": options}), flags=re.MULTILINE).rstrip()
@@ -129,7 +129,7 @@ def configuration(source: Path, out: Path) -> dict[str, object]:
         "site_description": mdops.__doc__,
         "docs_dir": str(source),
         "site_dir": str(out),
-        "use_directory_urls": False,  # opened from the disk it works, too
+        "use_directory_urls": False,  # so that it also works from the disk
         "theme": {"name": "readthedocs", "highlightjs": False, "navigation_depth": 3},
         "markdown_extensions": ["tables", "fenced_code", {"codehilite": {"guess_lang": False}}],
         "plugins": [

@@ -1,15 +1,16 @@
-"""Compiles every combination of the build's flags and loads what comes out, so that no flag's code goes uncompiled.
+"""Compiles every combination of the build's flags and loads the results, so that the code of every flag is compiled.
 
     .venv/bin/python scripts/build_matrix.py [--out benchmarks/results/build_matrix.txt] [--jobs 2] [--only TEXT ...]
 
-The libraries of the ops, with the profiler and without, with CUDA and without, run on every instruction set; the
-kernels that mdops.jit rebuilds, for every instruction set and precision, and for other models than se_e2_a on the best
-one; the GPU's, as PTX for every generation. Uses ccache where it is installed. Exits with 1 if a combination fails.
+The libraries of the ops, with and without the profiler, with and without CUDA, run on every instruction set. The
+kernels that mdops.jit rebuilds are compiled for every instruction set and precision, and those of other models than
+se_e2_a for the best one; kernels for GPUs as PTX for every generation. Uses ccache if
+installed. Exits with 1 if a combination fails.
 
-A line of the table names the commit that it is of, and ends with + if there were changes since. It is written after
-every combination, so what is cut off is what was not done. With --only the combinations whose names hold one of the
-texts are built, and take their lines in the table that is there: `--only "CUDA ON"`, then `--only "sm_90a tf32"`.
---missing builds those that have no line.
+A line of the table names its commit, with a + if there were changes since. The table is written after every
+combination, so an interrupted run loses nothing. With --only, the combinations whose names contain one of the
+texts are built, and their lines in the existing table are replaced: `--only "CUDA ON"`, then `--only "sm_90a tf32"`.
+--missing builds those without a line.
 """
 
 import argparse
@@ -41,7 +42,7 @@ GENERATIONS = ("80", "86", "89", "90", "90a", "100", "120")
 PROFILER = {"off": (), "on": ("-DMDOPS_PROFILER",)}
 SIZES = {"width": 100, "axis": 16, "neurons": [240, 240, 240], "residual": [0, 1, 1], "gated": False, "activation": 1,
          "threshold": 3.0, "matmul": "float32"}  # fmt: skip
-OF_TYPES = {"extra": 0, "types": 2, "intervals": 72}  # no constants where types share places
+OF_TYPES = {"extra": 0, "types": 2, "intervals": 72}  # not constants if types share places
 OTHER_KINDS = ("plain", "mixed", "gated")
 KINDS = {"se_e2_a": OF_TYPES, "plain": {**OF_TYPES, "axis": 0}, "mixed": {}, "gated": {"gated": True}}
 
@@ -69,7 +70,7 @@ print(table.family.decode())
 
 
 class FailedError(Exception):
-    """A command did not end well; the message is what it said."""
+    """A command failed; the message is its output."""
 
 
 def run(*command: object, **env: str) -> str:
@@ -83,19 +84,19 @@ def run(*command: object, **env: str) -> str:
 
 @dataclass
 class Combination:
-    """A line of the table: what is built, and the work, which gives what to say of it."""
+    """A line of the table: its name, and a function that does the work and returns the text."""
 
     name: str
     work: Callable[[Path], str]
 
 
 def library(cuda: str, profiler: str) -> Combination:
-    """Both libraries of the ops by CMake, loaded, and run on every instruction set."""
+    """Both libraries of the ops, built with CMake, loaded, and run on every instruction set."""
 
     def work(_: Path) -> str:
         folder = (
             ROOT / f"build/matrix-{cuda.lower()}-{profiler}"
-        )  # kept: the next run builds what has changed
+        )  # kept: the next run builds only what has changed
         flags = " ".join(PROFILER[profiler])
         launcher = (
             [f"-DCMAKE_{x}_COMPILER_LAUNCHER=ccache" for x in ("CXX", "CUDA")]
@@ -111,7 +112,7 @@ def library(cuda: str, profiler: str) -> Combination:
             raise FailedError(f"there are {made}")
         found = []
         for level in LEVELS if has_levels() else ("",):
-            # PyTorch without CUDA has no libtorch_cuda.so: the one that the linker had stands in for it.
+            # PyTorch without CUDA has no libtorch_cuda.so: the linker's stub is used instead.
             found += run(
                 sys.executable,
                 "-c",
@@ -126,7 +127,7 @@ def library(cuda: str, profiler: str) -> Combination:
 
 
 def rebuilt(level: str, dtype: str, profiler: str, kind: str = "se_e2_a") -> Combination:
-    """The CPU's kernels for one model, loaded."""
+    """The CPU kernels for one model, compiled and loaded."""
 
     def work(folder: Path) -> str:
         machine = ("-march=native", "-mtune=generic") if level == "native" else (f"-march=x86-64-{level}",)
@@ -149,7 +150,7 @@ def of(kind: str) -> str:
 
 
 def gpu(source: str, generation: str, matmul: str, profiler: str, kind: str = "se_e2_a") -> Combination:
-    """A source with the GPU's kernels as PTX: one in source/, or all headers as the build includes them."""
+    """A source of GPU kernels as PTX: one in source/, or all headers as the build includes them."""
 
     def work(folder: Path) -> str:
         path = ROOT / "source" / source
@@ -186,7 +187,7 @@ def gpu(source: str, generation: str, matmul: str, profiler: str, kind: str = "s
 
 
 def cmake() -> str:
-    """That of this environment, as the build takes it, or the system's."""
+    """CMake of this environment, as in the build, or the system's."""
     package = importlib.util.find_spec("cmake")
     folders = package.submodule_search_locations if package else None
     names = [*(str(Path(folder, "data/bin/cmake")) for folder in folders or ()), "cmake"]
@@ -220,7 +221,7 @@ def combinations(cuda: bool) -> Iterator[Combination]:
 
 
 def sources(root: Path = ROOT) -> tuple[str, str]:
-    """The commit that is checked out, and what differs from it, but for results of measurements: by a short name, and
+    """The current commit and the differences from it, except for results of measurements: as a short name, and
     in words."""
     git = ("git", "-C", root)
     try:
@@ -261,8 +262,8 @@ def main() -> int:
 
 
 def build_all(chosen: list[Combination], table: Table, out: Path | None, jobs: int) -> int:
-    """Builds them, with a line of each in the table, and that in the file. Returns how many failed."""
-    short, words = sources()  # before it begins: the work takes half an hour
+    """Builds the combinations, and adds a line of each to the table and its file. Returns how many failed."""
+    short, words = sources()  # at the start, because the work takes half an hour
     table.sources[short] = words
     names, compilers = [c.name for c in combinations(cuda=True)], compilers_here()
     lock, begin = threading.Lock(), time.perf_counter()

@@ -1,8 +1,8 @@
-"""Runs the tests of what calls ASE (calculator, simulations, data) on several versions of ASE.
+"""Runs the tests of code that calls ASE (calculator, simulations, data) with several versions of ASE.
 
     .venv/bin/python scripts/check_ase_versions.py [3.26.0 3.27.0 ...] [--json table.json]
 
-Each version is installed into a folder of its own, which comes before this environment's ASE on Python's path.
+Each version is installed into its own folder, which comes before this environment's ASE on Python's path.
 pyproject.toml allows the versions that pass.
 """
 

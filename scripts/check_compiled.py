@@ -1,10 +1,10 @@
-"""Compares models that DeePMD-kit's exportable backend compiles (.pt2, .pte) with the files that they were made of.
+"""Compares models that DeePMD-kit's exportable backend compiles (.pt2, .pte) with their original files.
 
     python scripts/check_compiled.py PYTHON_WITH_DEEPMD [--models FILE ...] [--suffixes .pte .pt2] [--json FILE]
 
-DeePMD-kit converts each model (some of tests/data, if none are named) with `dp convert-backend`. The trees that
-`mdops.io.read_model` finds must be the same in all bits. A .pt2 takes minutes, as C++ is compiled, and large models
-more than 20 GB of memory.
+DeePMD-kit converts each model (by default some of tests/data) with `dp convert-backend`. The trees that
+`mdops.io.read_model` returns must be the same in all bits. A .pt2 takes minutes, because C++ is compiled, and large
+models need more than 20 GB of memory.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Builds the CPU library with compilers that are installed, and runs the op tests with it on every instruction set,
-but for those of what PyTorch alone makes of the ops (opcheck, torch.compile).
+"""Builds the CPU library with installed compilers, and runs the op tests with it on every instruction set,
+except those of what PyTorch does with the ops (opcheck, torch.compile).
 
     .venv/bin/python scripts/check_compilers.py [g++-11 g++-12 clang++-14 ...] [--sanitize g++-12] [--json table.json]
 
-Each build is installed into a virtual environment of its own that sees this one's packages. `--sanitize` builds once
-more with that compiler, under AddressSanitizer and UndefinedBehaviorSanitizer, and runs every sample of
-`mdops.testing` and steps of models there, in inference and training: an error that they find ends the process.
-`--only REGEX` builds the sources so that match it, and the others as they are.
+Each build is installed into its own virtual environment, which sees this one's packages. `--sanitize` also builds
+with that compiler, AddressSanitizer and UndefinedBehaviorSanitizer, and runs every sample of
+`mdops.testing` and steps of models, in inference and training; an error that they find ends the process.
+`--only REGEX` uses them only for matching sources.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from op_tests import copied as op_tests_in
 ROOT = Path(__file__).resolve().parents[1]
 COMPILERS = ["g++-11", "g++-12", "clang++-13", "clang++-14"]
 LEVELS = ["v2", "v3", "v4"]
-# How PyTorch knows and compiles the ops takes most of the tests' time, and no C++ compiler changes it.
+# Tests of how PyTorch uses and compiles the ops take most of the time, and do not depend on the C++ compiler.
 SKIPPED = ("-k", "not opcheck and not compiled")
 SAMPLES = """
 import torch
@@ -84,14 +84,14 @@ def run(*command: object, **options) -> subprocess.CompletedProcess[str]:
 
 
 def version_of(compiler: str) -> str | None:
-    """The compiler's own line about itself, None if it is not installed."""
+    """The compiler's version line; None if it is not installed."""
     if shutil.which(compiler) is None:
         return None
     return run(compiler, "--version").stdout.splitlines()[0]
 
 
 def install(compiler: str, folder: Path, sanitize: str) -> Path:
-    """The Python of a new environment that has the library built by this compiler; `sanitize`: MDOPS_SANITIZE."""
+    """The Python of a new environment with the library built by this compiler; `sanitize`: MDOPS_SANITIZE."""
     venv = folder / re.sub(r"\W", "", compiler)
     run(sys.executable, "-m", "venv", venv)
     packages = next((venv / "lib").glob("python3*/site-packages"))
@@ -113,7 +113,7 @@ def environment(level: str) -> dict[str, str]:
 
 
 def under_sanitizers(compiler: str, level: str) -> dict[str, str]:
-    """The environment of a process that has the sanitizers' runtimes from its start, as it must."""
+    """The environment of a process that loads the sanitizers' runtimes at its start, as they require."""
     names = ("libasan.so", "libubsan.so")
     if "clang" in compiler:
         names = ("libclang_rt.asan-x86_64.so",)
@@ -126,7 +126,7 @@ def under_sanitizers(compiler: str, level: str) -> dict[str, str]:
 
 
 def supported(python: Path, environments: dict[str, dict[str, str]]) -> list[str]:
-    """The instruction sets that this processor has, of those with an environment."""
+    """The instruction sets of this processor, among those with an environment."""
     asked = "import torch, mdops.ops; torch.ops.mdops.cpu_isa()"
     answers = {level: run(python, "-c", asked, cwd="/", env=env) for level, env in environments.items()}
     if answers["v2"].returncode:
@@ -135,7 +135,7 @@ def supported(python: Path, environments: dict[str, dict[str, str]]) -> list[str
 
 
 def op_tests(python: Path, folder: Path, level: str) -> dict[str, str]:
-    """What pytest says of the op tests, run outside of the checkout."""
+    """pytest's result for the op tests, run outside of the checkout."""
     tests = op_tests_in(folder)
     command = (
         python,
@@ -160,7 +160,7 @@ def op_tests(python: Path, folder: Path, level: str) -> dict[str, str]:
 
 
 def sanitized(python: Path, env: dict[str, str]) -> dict[str, str]:
-    """The samples under the sanitizers."""
+    """The result of the samples under the sanitizers."""
     result = run(python, "-c", SAMPLES, cwd="/", env=env)
     if result.returncode or "clean" not in result.stdout:
         return {"sanitizers": "an error", "why": (result.stdout + result.stderr)[:4000]}

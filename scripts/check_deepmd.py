@@ -1,18 +1,19 @@
-"""Checks with DeePMD-kit itself that models can leave mdops.
+"""Checks with DeePMD-kit that it can use models that mdops writes.
 
     python scripts/check_deepmd.py PYTHON_WITH_DEEPMD [--out benchmarks/results/deepmd_interchange.json]
 
-Each reference model (tests/data/reference, tests/data/checkpoints, ../shared/reference where that is there), and one
-that `mdops train` makes here, is written as .dp and .yaml. DeePMD-kit, in a process of that Python, evaluates both
+Each reference model (tests/data/reference, tests/data/checkpoints, ../shared/reference if it exists), and one
+that `mdops train` makes here, is written as .dp and .yaml. DeePMD-kit, in a process of the given Python, evaluates both
 files, loads the .dp into PyTorch, freezes it to .pth (`dp convert-backend`), compresses that (`dp --pt compress`), and
-does the same with its own original. Compared are
+does the same with its own original. The script compares
 
-- energies from the two files, by its NumPy backend, with those from the original,
-- energies, forces and virials of the loaded, the frozen and the compressed model with the original's, treated alike,
-- those of the loaded and the frozen one with the answers of systems.npz (of the trained model: mdops' own),
-- the tree of the frozen model, read back, with what was written.
+- energies of the two files, from the NumPy backend, with those of the original,
+- energies, forces and virials of the loaded, frozen and compressed model with those of the original, treated equally,
+- those of the loaded and the frozen model with the results in systems.npz (for the trained model: mdops' own),
+- the tree of the frozen model, as mdops reads it, with the written tree.
 
-All must agree to 1e-10 of the largest value; models that compute in float32, and answers of another machine, to 1e-5.
+All must agree to 1e-10 of the largest value, or to 1e-5 for models that compute in float32 and results of another
+machine.
 """
 
 import argparse
@@ -37,14 +38,14 @@ from mdops.cli import main as mdops_command  # noqa: E402
 from mdops.io import describe, read_model, write_model  # noqa: E402
 
 LIMIT, SINGLE_LIMIT = 1e-10, 1e-5
-MIN_DISTANCE = 0.5  # A; DeePMD-kit compresses no model without one, and the reference models were not trained
+MIN_DISTANCE = 0.5  # A; DeePMD-kit needs one to compress a model, and the reference models were not trained
 TRAINING_STEPS = 60
-# DeePMD-kit's own answers in float32 have forces of tens of eV/A on single atoms, other ones on each machine, where the
+# In float32, DeePMD-kit gives forces of tens of eV/A on single atoms, different ones on each machine. The
 # same model in float64, and differences of energies, give hundredths.
 WRONG_FORCES = ("water_dpa1",)
-LARGE = 1_000_000  # bytes; DeePMD-kit reads a YAML file of such a model in minutes
+LARGE = 1_000_000  # bytes; DeePMD-kit needs minutes to read a YAML file of such a model
 QUANTITIES = ("energy", "forces", "virial")
-# What a PyTorch file does not keep, or DeePMD-kit takes no other value of (docs/reference/formats.md).
+# Keys that a PyTorch file does not keep, or of which DeePMD-kit accepts one value only (docs/reference/formats.md).
 NOT_IN_PYTORCH = ("vdata", "rmax", "smin_alpha", "fitting.exclude_types")
 VERSIONS = """
 import json, deepmd, torch, numpy, h5py
@@ -100,7 +101,7 @@ def ask(*command: str) -> str:
 
 
 def cases(shared: Path, folder: Path) -> list[dict[str, Any]]:
-    """Name, file to convert, DeePMD-kit's original, systems with answers (or without), folder of pair tables."""
+    """Name, file to convert, DeePMD-kit's original, systems with (or without) results, folder of pair tables."""
     found = []
     folders = {
         path.name: path for path in (*(shared / "reference").glob("*"), *ROOT.glob("tests/data/reference/*"))
@@ -112,7 +113,7 @@ def cases(shared: Path, folder: Path) -> list[dict[str, Any]]:
     for path in sorted((ROOT / "tests/data/checkpoints").glob("*.pt*")):
         if (
             path.stem == "dpa4c"
-        ):  # not in DeePMD-kit's PyTorch code, and its NumPy code makes 999,999 places an atom
+        ):  # DeePMD-kit's PyTorch code lacks it, and its NumPy code makes 999,999 places per atom
             continue
         original = path.with_suffix(".dp")
         found.append(
@@ -132,14 +133,14 @@ def case(name: str, path: Path, original: Path | None, systems: Path, tables: Pa
 
 
 def write_table(path: Path) -> None:
-    """The pair table of tests/data/make_checkpoints.py: DeePMD-kit wants the file to rebuild a frozen model."""
+    """The pair table of tests/data/make_checkpoints.py: DeePMD-kit needs the file to rebuild a frozen model."""
     distance = 0.3 * np.arange(1, 16)
     energy = np.array([[9.0], [5.0], [2.0]]) * np.exp(-distance) / distance
     np.savetxt(path, np.vstack([distance, energy]).T)
 
 
 def random_systems(original: Path, folder: Path) -> Path:
-    """Sixteen atoms in a box, without answers: DeePMD-kit's original gives them."""
+    """Sixteen atoms in a box, without results: these come from DeePMD-kit's original."""
     rng = np.random.default_rng(4)
     fitting = read_model(original).model.get("fitting", {})
     grid = np.stack(np.meshgrid(*[np.arange(n) for n in (4, 2, 2)], indexing="ij"), -1).reshape(-1, 3)
@@ -157,7 +158,7 @@ def random_systems(original: Path, folder: Path) -> Path:
 
 
 def train(folder: Path) -> dict[str, Any]:
-    """A model of `mdops train`, with mdops' own answers."""
+    """A model of `mdops train`, with mdops' own results."""
     config = json.loads((ROOT / "tests/data/training/emt.json").read_text())
     config["training"]["training_data"]["systems"] = [str(ROOT / "tests/data/training/emt")]
     config["training"] |= {"numb_steps": TRAINING_STEPS, "save_freq": TRAINING_STEPS}
@@ -193,7 +194,7 @@ def train(folder: Path) -> dict[str, Any]:
 
 
 def prepare(job: dict[str, Any], folder: Path) -> Path:
-    """Convert the model, and write down what DeePMD-kit shall do with it."""
+    """Converts the model, and writes the job for DeePMD-kit."""
     job["folder"] = folder / job["name"].replace(" ", "_")
     job["folder"].mkdir()
     suffixes = ("dp", "yaml") if job["input"].stat().st_size < LARGE else ("dp",)
@@ -215,7 +216,7 @@ def prepare(job: dict[str, Any], folder: Path) -> Path:
 
 
 def compare(job: dict[str, Any]) -> dict[str, Any]:
-    """One row of the result. What DeePMD-kit can do neither with the original is no failure, and is noted."""
+    """A row of the result. If DeePMD-kit fails with the original, too, this is noted and is not a failure."""
     folder, tree = job["folder"], read_model(job["input"]).model
     problems = json.loads((folder / "problems.json").read_text())
     row: dict[str, Any] = {"name": job["name"], "kind": str(describe(tree)), "cannot": {}, "failed": {}}
@@ -255,7 +256,7 @@ def compare(job: dict[str, Any]) -> dict[str, Any]:
 def difference(
     folder: Path, found: str, wanted: str | Path, quantities: tuple[str, ...] = QUANTITIES
 ) -> float:
-    """The largest difference of a quantity over its largest value, in any system; infinite where answers lack."""
+    """The largest difference of a quantity relative to its largest value, in any system; infinite if one is missing."""
     paths = [folder / f"{found}.npz", wanted if isinstance(wanted, Path) else folder / f"{wanted}.npz"]
     if not all(path.exists() for path in paths):
         return float("inf")
@@ -269,7 +270,7 @@ def difference(
 
 
 def read_back(path: Path, tree: Any) -> str:
-    """What differs between the tree of a frozen model, as mdops reads it, and the tree that was written."""
+    """Differences between the tree of a frozen model, as mdops reads it, and the written tree."""
     try:
         found = read_model(path).model
     except mdops.errors.MDOpsError as error:
@@ -279,7 +280,7 @@ def read_back(path: Path, tree: Any) -> str:
 
 
 def differences(a: Any, b: Any, place: str) -> list[str]:
-    """Where two trees differ, in any bit."""
+    """The places where two trees differ in any bit."""
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
         return [d for key in a for d in differences(a[key], b[key], f"{place}.{key}")]
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
@@ -293,7 +294,7 @@ def differences(a: Any, b: Any, place: str) -> list[str]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many models were compared in each way, and the largest difference."""
+    """The number of models compared in each way, and the largest difference."""
     found: dict[str, Any] = {"models": len(rows)}
     for name in dict.fromkeys(key for row in rows for key in row if "NumPy" in key or ", to " in key):
         values = [row[name] for row in rows if name in row]

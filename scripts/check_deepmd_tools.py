@@ -2,11 +2,11 @@
 
     python scripts/check_deepmd_tools.py PYTHON_WITH_DEEPMD [--cases CASE ...] [--json FILE]
 
-For some reference models (tests/data) a committee of three with shifted weights is made, and their structures are
-written as systems of DeePMD-kit, with labels. DeePMD-kit, in one process of that Python, answers what mdops does here.
-Numbers must agree to 1e-9 of the largest, those in text files in all of their digits but the last; lines without
-numbers must be the same. DeePMD-kit 3.2 fails on `--relative_v` but for systems of one frame, and on `eval-desc` of
-models with parameters: these are left out.
+For some reference models (tests/data), the script makes a committee of three with shifted weights, and writes their
+structures as systems of DeePMD-kit, with labels. DeePMD-kit, in one process of the given Python, computes the same.
+Numbers must agree to 1e-9 of the largest, those in text files in all digits but the last; lines without
+numbers must be the same. DeePMD-kit 3.2 fails with `--relative_v` for systems of several frames, and with `eval-desc`
+for models with parameters: these are left out.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1e-9
-CASES = {  # model: the systems of its file
+CASES = {  # model: the systems of its file that are used
     "reference/se_a_alloy": None,
     "reference/fparam_aparam": None,
     "reference/overflow": None,
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def prepare(case: str, chosen: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
-    """Models, systems, and what mdops says of them."""
+    """Models, systems, and mdops' results for them."""
     here = folder / case.replace("/", "_")
     (here / "mdops").mkdir(parents=True)
     (here / "deepmd").mkdir()
@@ -114,7 +114,7 @@ def committee(path: Path, folder: Path) -> list[Path]:
 
 
 def systems(answers: Path, model: Path, chosen: tuple[str, ...] | None, folder: Path) -> list[str]:
-    """Folders in DeePMD-kit's format, with labels that are not quite the model's answers."""
+    """Folders in DeePMD-kit's format, with labels that differ slightly from the model's results."""
     from mdops.io import read_model
 
     type_map, names = read_model(model).model["type_map"], []
@@ -174,7 +174,7 @@ def ours(job: dict[str, Any]) -> None:
 
 
 def answers(potential: Any, path: Path, folder: Path) -> None:
-    """What `eval` of either DeepPot says of the systems of a file, in all the shapes of its arguments."""
+    """Results of `eval` of either DeepPot for the systems of a file, with all shapes of its arguments."""
     with np.load(path) as file:
         arrays = dict(file)
     found: dict[str, np.ndarray] = {}
@@ -183,7 +183,7 @@ def answers(potential: Any, path: Path, folder: Path) -> None:
         f = len(own["positions"])
         cells, extra = own.get("cell"), {k: own[k] for k in ("fparam", "aparam") if k in own}
         flat = own["positions"].reshape(f, -1), None if cells is None else cells.reshape(f, 9)
-        first = {key: value[0] for key, value in extra.items()}  # of one frame, for all
+        first = {key: value[0] for key, value in extra.items()}  # one frame's values, for all frames
         calls = {
             "plain": (*flat, own["types"], False),
             "atomic": (own["positions"], cells, own["types"], True),
@@ -193,7 +193,7 @@ def answers(potential: Any, path: Path, folder: Path) -> None:
             found |= {f"{name}/{way}/{k}": value for k, value in enumerate(result)}
         mixed = np.tile(own["types"], (f, 1))
         if (mixed >= 0).all():
-            mixed[1:] = mixed[1:, ::-1]  # another order of types
+            mixed[1:] = mixed[1:, ::-1]  # different order of types
         result = potential.eval(*flat, mixed, mixed_type=True, **extra)
         found |= {f"{name}/mixed/{k}": value for k, value in enumerate(result)}
         found[f"{name}/descriptor"] = potential.eval_descriptor(*flat, own["types"], **extra)
@@ -209,7 +209,7 @@ def worker(jobs: list[dict[str, Any]]) -> None:
     from deepmd.infer import DeepPot
     from deepmd.main import main as dp
 
-    torch._C._jit_set_profiling_executor(False)  # compiles every model for every shape otherwise
+    torch._C._jit_set_profiling_executor(False)  # otherwise it compiles every model for every shape
     for job in jobs:
         here = Path(job["folder"])
         frozen = [str(Path(path).with_suffix(".pth")) for path in job["models"]]
@@ -235,7 +235,7 @@ def worker(jobs: list[dict[str, Any]]) -> None:
             nearest, most = neighbor_stat(
                 system=data, rcut=4.0, type_map=None, mixed_type=mixed, backend="pytorch"
             )
-            with open(here / "deepmd/log", "a") as log:  # what the command logs
+            with open(here / "deepmd/log", "a") as log:  # the command's log
                 log.write(f"min_nbor_dist: {nearest:f}\nmax_nbor_size: {most!s}\n")
         if job["plain"]:
             dp(
@@ -268,7 +268,7 @@ def worker(jobs: list[dict[str, Any]]) -> None:
 
 
 def compare(job: dict[str, Any]) -> list[tuple[str, float, bool]]:
-    """What was compared, the largest error over the largest number, and whether that is small enough."""
+    """The compared quantities, the largest error relative to the largest number, and whether it is small enough."""
     here = Path(job["folder"])
     ours, theirs = here / "mdops", here / "deepmd"
     found = []
@@ -298,12 +298,12 @@ def error(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def sections(path: Path) -> str:
-    """The tables of a model_devi.out in the order of their systems, which DeePMD-kit takes as they come."""
+    """The tables of a model_devi.out, ordered by system; DeePMD-kit writes them in any order."""
     return "".join(sorted(re.split(r"^(?=# /)", path.read_text(), flags=re.MULTILINE)))
 
 
 def text_error(a: str, b: str) -> tuple[float, bool]:
-    """The largest relative error of a number, and whether all else is the same, places of the numbers included."""
+    """The largest relative error of a number, and whether everything else is the same, also the numbers' places."""
     number = re.compile(r"-?\d\.\d{6}e[+-]\d\d")
     x, y = (np.array(number.findall(text), dtype=float) for text in (a, b))
     alike = len(x) == len(y) > 0 and number.sub("#", a) == number.sub("#", b)

@@ -2,10 +2,10 @@
 
     python scripts/check_dplr.py PYTHON_WITH_TENSORFLOW --examples DIR [--steps 300] [--folder DIR] [--json FILE]
 
-The Python trains both models of examples/water/dplr for a few steps, freezes them and evaluates the 128 molecules of
-lmp/conf.lmp, charges included. `mdops convert` reads the graph. DeePMD-kit's own input for LAMMPS, with the lines of
-the pair style, the kspace and the fix changed, runs with mdops' plugin, on 1 and 2 processes: energy, forces and virial
-have to be those of DeePMD-kit. Then 50 steps in float32 tell how LAMMPS' time is shared. LAMMPS is found as by `mdops
+The given Python trains both models of examples/water/dplr for a few steps, freezes them and evaluates the 128 molecules
+of lmp/conf.lmp, with charges. `mdops convert` reads the graph. DeePMD-kit's own input for LAMMPS, with changed lines
+for the pair style, the kspace and the fix, runs with mdops' plugin, on 1 and 2 processes: energy, forces and virial
+must be DeePMD-kit's. Then 50 steps in float32 show where LAMMPS' time goes. LAMMPS is found as by `mdops
 lammps`, and mpirun beside it; TensorFlow may need CUDA's runtime on LD_LIBRARY_PATH.
 """
 
@@ -25,10 +25,10 @@ from mdops.cli import main as mdops_main
 from mdops.lammps import environment, find_program
 from mdops.long_range import COULOMB
 
-# Of the largest, by LAMMPS' sum over wave vectors, and by the mesh of DeePMD-kit's input.
+# Relative to the largest value, with LAMMPS' sum over wave vectors, and with the mesh of DeePMD-kit's input.
 LIMITS = {"ewald 1e-11": 1e-6, "pppm 1e-7": 1e-4}
 BAR_PER_EV, LAMMPS_COULOMB = 1.6021765e6, 14.399645
-EWALD_H = 0.5  # A: with the example's 1 A DeePMD-kit's sum ends where its terms are 1e-6
+EWALD_H = 0.5  # A: with the example's 1 A, DeePMD-kit's sum ends where its terms are 1e-6
 
 EVALUATE = """
 import numpy as np
@@ -87,7 +87,7 @@ def atoms_of(data: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def for_mdops(text: str, kspace: str, steps: int) -> str:
-    """DeePMD-kit's input, with mdops' lines in the place of its own."""
+    """DeePMD-kit's input, with some lines replaced for mdops."""
     for pattern, line in (
         (r"pair_style\s+deepmd.*", "pair_style mdops ener.safetensors precision float64 overflow extend"),
         (r"pair_coeff.*", "pair_coeff * * O H NULL"),

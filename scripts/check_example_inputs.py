@@ -1,12 +1,12 @@
-"""Reads every example input of DeePMD-kit, trains it some steps, and writes what came of it into
+"""Reads every example input of DeePMD-kit, trains it for some steps, and writes the results into
 docs/notes/example-inputs.md.
 
     python scripts/check_example_inputs.py --examples examples --train 3
 
 `--examples` is the folder of that name in DeePMD-kit's repository, with its data. Every .json file with a section
-`training` counts. An input is accepted if mdops reads it as it is. Each that is accepted is then trained by
-mdops in a folder of its own, with as many steps as told and a line of the learning curve for each; whether it
-learns what DeePMD-kit does is another question (`check_training.py`, `check_output_training.py`,
+`training` counts. An input is accepted if mdops reads it unchanged. Each accepted input is then trained by
+mdops in its own folder for the given number of steps, with a line of the learning curve for each. Other scripts check
+whether it learns the same as DeePMD-kit (`check_training.py`, `check_output_training.py`,
 `check_multi_task.py`).
 """
 
@@ -24,14 +24,14 @@ from mdops.errors import MDOpsError
 from mdops.train import read_input
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "notes" / "example-inputs.md"
-_LENGTH = "numb?_(step|epoch)|stop_batch"  # keys of how long to train
+_LENGTH = "numb?_(step|epoch)|stop_batch"  # keys for the length of trainings
 _LONGEST = 160
-# Models that an input takes from another one's training: their names in it, and that input.
+# Inputs that use models of another input's training: the models' names, and that input.
 _BEFORE = {
     "water/dplr/train/ener.json": (["dw.pb"], "dw.json"),
     "water/linear/input.json": (["model0.pb", "model1.pb"], "../se_e2_a/input.json"),
 }
-# Without errors on all data, which a command tells at the end: they take longer than some steps.
+# Without the errors on all data that the command prints at the end: they take longer than some steps.
 _TRAINING = """
 import os, sys
 from mdops.train import Trainer, read_input
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def write(head: str, rows: dict[str, str]) -> None:
-    """The page, after each input: a run may be cut off."""
+    """Writes the page after each input, because a run may be interrupted."""
     runs = sum(text.startswith("trains") for text in rows.values())
     tried = runs + sum(text.startswith("fails") for text in rows.values())
     accepted = sum(not text.startswith("refused") for text in rows.values())
@@ -90,7 +90,7 @@ def is_input(path: Path) -> bool:
 
 
 def trained(root: Path, path: Path, steps: int, seconds: float) -> str:
-    """What comes of a training of so many steps: the root of the loss of each, by branch, or why there is none."""
+    """The result of a training of `steps` steps: the root of the loss in each step, by branch, or why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         text = path.read_text()
         names, before = _BEFORE.get(str(path.relative_to(root)), ([], ""))
@@ -109,12 +109,10 @@ def trained(root: Path, path: Path, steps: int, seconds: float) -> str:
 
 
 def _train(path: Path, text: str, folder: str, steps: int, seconds: float) -> str:
-    """Trains an input of this text where `path` stands; why it failed, or nothing."""
+    """Trains an input with this text at `path`; returns why it failed, or nothing."""
     tree = json.loads(text)
     training = {key: value for key, value in tree["training"].items() if not re.match(_LENGTH, key)}
-    steps = (
-        0 if tree["training"].get("numb_steps") == 0 else steps
-    )  # of frozen models, which it only puts together
+    steps = 0 if tree["training"].get("numb_steps") == 0 else steps  # the command only combines frozen models
     training |= {"numb_steps": steps, "disp_freq": 1, "save_freq": max(steps, 1), "disp_file": "lcurve.out"}
     given = Path(f"{folder}.json")
     given.write_text(json.dumps({**tree, "training": training}))
@@ -127,15 +125,15 @@ def _train(path: Path, text: str, folder: str, steps: int, seconds: float) -> st
 
 
 def _losses(curve: Path) -> list[str]:
-    """The second column of a learning curve's lines: the root of the loss on the training's batches."""
+    """The second column of a learning curve: the root of the loss on the training's batches."""
     lines = [line.split() for line in curve.read_text().splitlines()]
     names = [name for name in lines[0] if name != "#"]
     return [line[names.index("rmse_trn")] for line in lines[1:] if line[0] != "#"]
 
 
 def said(path: Path) -> str:
-    """Why it is refused; empty if it is not."""
-    os.chdir(path.parent)  # its paths are relative
+    """Why the input is refused; empty if it is accepted."""
+    os.chdir(path.parent)  # paths in the input are relative
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

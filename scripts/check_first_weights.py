@@ -1,16 +1,16 @@
-"""Whether a training's early steps depend on whose random weights they begin with: mdops' or DeePMD-kit's.
+"""Checks whether early training steps depend on the origin of the random weights: mdops or DeePMD-kit.
 
     python scripts/check_first_weights.py PYTHON_WITH_DEEPMD --input examples/water/se_e2_r/input.json --data water \
         [--seeds 140] [--on cpu cuda] [--jobs 2] [--out benchmarks/results/first_weights.json]
 
-DeePMD-kit makes models of the input with many seeds, without training them, on its CPU and, if told, on a GPU, whose
-random numbers are others. mdops takes their weights into a model of its own with the statistics of the data, and trains
-it: all trainings have the same statistics, frames in the same order, rates and program, and differ in the first weights
-alone. RMSE of the forces on another system are compared by the rank test of Mann and Whitney: its p is the probability
-of ranks as far apart as these if the weights' origin did not matter.
+DeePMD-kit makes models of the input with many seeds, without training them, on its CPU and, if requested, on a GPU,
+which has different random numbers. mdops copies their weights into its own model with the statistics of the data, and
+trains it: all trainings have the same statistics, order of frames, rates and program, and differ only in the first
+weights. The RMSE of forces on another system are compared with the rank test of Mann and Whitney: its p is the
+probability of ranks as far apart as these if the origin of the weights did not matter.
 
-`--data` is DeePMD-kit's folder of its systems data_0 to data_3 of water; as in check_training.py, the first three are
-trained on, with the input's own rates, and models are evaluated on frames of the last.
+`--data` is DeePMD-kit's folder of its systems data_0 to data_3 of water. As in check_training.py, the first three are
+training data, with the input's own rates, and models are evaluated on frames of the last.
 """
 
 import argparse
@@ -101,7 +101,7 @@ def main() -> int:
 
 
 def seeded(tree: dict[str, Any], k: int) -> dict[str, Any]:
-    """The input with the k-th seed of weights; that of the frames stays."""
+    """The input with the k-th seed of weights; the seed of the frames is unchanged."""
     tree = deepcopy(tree)
     for part in ("descriptor", "fitting_net"):
         tree["model"][part]["seed"] = 1 + 100 * k
@@ -109,7 +109,7 @@ def seeded(tree: dict[str, Any], k: int) -> dict[str, Any]:
 
 
 def first_weights(python: Path, trees: list[dict[str, Any]], device: str, folder: Path) -> None:
-    """DeePMD-kit's models of the inputs, as it makes them on a device: k.dp of the k-th."""
+    """Writes DeePMD-kit's models of the inputs, made on a device: k.dp for the k-th."""
     folder.mkdir()
     options = json.dumps([tree["model"] for tree in trees])
     command = [python.absolute(), "-c", FIRST_WEIGHTS, folder]
@@ -137,7 +137,7 @@ def trained(trees: list[dict[str, Any]], tested: Path, weights: Path | None, k: 
 
 
 def take_weights(model: torch.nn.Module, other: torch.nn.Module) -> None:
-    """Copies what is trained; statistics and energies of the types, which are buffers, stay."""
+    """Copies trained parameters, but not statistics and energies of the types, which are buffers."""
     own, others = dict(model.named_parameters()), dict(other.named_parameters())
     if own.keys() != others.keys():
         raise ValueError(f"the models differ in {sorted(own.keys() ^ others.keys())}")
@@ -147,7 +147,7 @@ def take_weights(model: torch.nn.Module, other: torch.nn.Module) -> None:
 
 
 def summary(errors: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
-    """Of each origin: errors, their quantiles, and p of its difference from mdops' weights."""
+    """For each origin: errors, their quantiles, and p of the difference from mdops' weights."""
     found: dict[str, dict[str, Any]] = {}
     for origin, values in errors.items():
         quantiles = np.quantile(values, [0.1, 0.25, 0.5, 0.75, 0.9])

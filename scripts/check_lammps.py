@@ -1,10 +1,10 @@
-"""What `pair_style mdops` promises of whole runs in the LAMMPS at hand (lammps.md), on several processes:
+"""Checks what `pair_style mdops` promises for whole runs in the installed LAMMPS (lammps.md), on several processes:
 
-- NVE of 1,000 steps, or as many as `--steps` says, with atoms that cross domains: the drift of the energy, beside the
-  engine's, the same trajectory on 1, 2 and 4 processes, and the last forces and virial beside Python's;
+- NVE of 1,000 steps (`--steps`), with atoms that cross domains: the drift of the energy, beside the
+  engine's; the same trajectory on 1, 2 and 4 processes; and the last forces and virial beside Python's;
 - NPT, against the engine's potential at the end;
-- a run that goes on from a restart file against one that was not stopped;
-- runs of which one process is killed: all others end, and the restart file is whole.
+- a run that continues from a restart file, against an uninterrupted one;
+- runs of which one process is killed: all others must end, and a restart file must be complete.
 
 MDOPS_LAMMPS=/path/to/lmp python scripts/check_lammps.py [--json FILE] [--kills 20]
 """
@@ -46,8 +46,8 @@ compute v all pressure NULL virial
 thermo_style custom step temp pe etotal vol c_v[*]
 thermo_modify format float %20.15g
 """
-COLUMNS = 11  # of a line of numbers
-BAR_PER_EV = 1.6021765e6  # A^3, LAMMPS' own
+COLUMNS = 11  # in a line of numbers
+BAR_PER_EV = 1.6021765e6  # A^3, LAMMPS' value
 LAST = "write_dump all custom {name} id x y z vx vy vz fx fy fz modify sort id format float %20.15g\n"
 
 
@@ -94,7 +94,7 @@ class Runs:
         return np.array([[float(x) for x in line.split()] for line in lines])
 
     def processes(self) -> list[int]:
-        """Of LAMMPS in the folder, but not what started them."""
+        """The processes of LAMMPS in the folder, without their launchers."""
         found = []
         for place in Path("/proc").glob("[0-9]*"):
             try:
@@ -102,13 +102,13 @@ class Runs:
                 # PyPI's `lmp` is a script that starts the program of that name.
                 if here and Path(os.readlink(place / "exe")).name.startswith("lmp"):
                     found.append(int(place.name))
-            except OSError:  # it ended, or is another's
+            except OSError:  # it ended, or belongs to another user
                 continue
         return found
 
 
 def drift(times: np.ndarray, energies: np.ndarray, atoms: int) -> float:
-    """eV/atom/ps of the line through them."""
+    """Slope of a straight line through the energies, eV/atom/ps."""
     return float(np.polyfit(times, energies / atoms, 1)[0])
 
 
@@ -137,7 +137,7 @@ def nve(runs: Runs, atoms: Atoms, steps: int) -> dict[str, Any]:
 
 
 def off_python(runs: Runs, atoms: Atoms, end: np.ndarray, row: np.ndarray) -> list[float]:
-    """How far LAMMPS' last forces and virial are off what Python answers there, relative to the largest."""
+    """Differences of LAMMPS' last forces and virial from Python's, relative to the largest."""
     own = atoms.copy()
     own.positions = end[:, 1:4]
     wanted = mdops.load(runs.model, dtype="float64", overflow="extend").compute(own)
@@ -147,7 +147,7 @@ def off_python(runs: Runs, atoms: Atoms, end: np.ndarray, row: np.ndarray) -> li
 
 
 def engine_drift(runs: Runs, atoms: Atoms, first: np.ndarray, steps: int) -> float:
-    """From the same positions and velocities."""
+    """The engine's drift from the same positions and velocities."""
     own = atoms.copy()
     own.positions = first[:, 1:4]
     own.set_velocities(first[:, 4:7] / (1000 * units.fs))  # A/ps
@@ -195,7 +195,7 @@ def restart(runs: Runs, atoms: Atoms) -> dict[str, Any]:
 
 
 def kills(runs: Runs, atoms: Atoms, count: int) -> dict[str, Any]:
-    """Each on 2 processes, killed at another time."""
+    """Runs on 2 processes, each killed at a different time."""
     runs.write(atoms)
     digest = runs.model.read_bytes()
     left, unreadable, longest = 0, 0, 0.0
@@ -220,7 +220,7 @@ def kills(runs: Runs, atoms: Atoms, count: int) -> dict[str, Any]:
             time.sleep(0.05)
         longest = max(longest, time.monotonic() - begun)
         left += len(runs.processes())
-        # One of the two may be the one that was being written.
+        # One of the two may have been incomplete when the run was killed.
         whole = sum(readable(runs, name) for name in ("a.restart", "b.restart"))
         unreadable += whole == 0
     return {

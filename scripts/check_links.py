@@ -1,5 +1,5 @@
-"""Opens every address outside of the project that its pages and messages name, and every arXiv number. One that does
-not answer is an error, and so is one whose form is wrong, which is all that --offline looks at (as the tests do).
+"""Opens every external address and every arXiv number in pages and messages. An address that does not answer is an
+error, and so is a wrong form of an address. --offline checks only the form (as the tests do).
 
 python scripts/check_links.py [--offline]
 """
@@ -32,7 +32,7 @@ def addresses(root: Path = ROOT) -> dict[str, list[str]]:
 
 
 def why_not_form(address: str) -> str | None:
-    """What is wrong with an address as it stands; None if nothing is."""
+    """What is wrong with the form of an address; None if nothing is."""
     parts = urlsplit(address)
     if parts.scheme != "https":
         return "it is not https"

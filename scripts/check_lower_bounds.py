@@ -2,9 +2,9 @@
 
     .venv/bin/python scripts/check_lower_bounds.py [--torch VERSION | --torch-from PYTHON] [--tests tests/io ...]
 
-A new virtual environment gets each dependency at its lower bound, and the package as `make build` has built it. The
-environment is removed again. PyPI's PyTorch is a download of gigabytes: `--torch` takes another version, and
-`--torch-from` the one that another interpreter has (nothing else of it, where it is installed here).
+A new virtual environment gets each dependency at its lower bound, and the package as built by `make build`. The
+environment is removed at the end. PyPI's PyTorch is a download of gigabytes: `--torch` uses another version, and
+`--torch-from` the one of another interpreter on this machine (and none of its other packages).
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-# What reads files and data, computes, simulates and trains; what starts many processes is left out.
+# Tests that read files and data, compute, simulate and train; tests with many processes are left out.
 TESTS = (
     *("tests/io", "tests/nn/test_potential.py", "tests/nn/test_inputs.py", "tests/ops/test_neighbor.py"),
     *(
@@ -35,7 +35,7 @@ WHAT = "import importlib.metadata as m, sys; print(*(f'{n} {m.version(n)}' for n
 
 
 def lower_bounds() -> dict[str, str]:
-    """The lowest version of each dependency. Raises SystemExit where one has none."""
+    """The lowest version of each dependency. Raises SystemExit if one has none."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     bounds = {}
     for needed in map(Requirement, project["dependencies"]):
@@ -76,12 +76,12 @@ def main() -> None:
         wanted = [f"{n}=={v}" for n, v in bounds.items() if n != "torch" or args.torch_from is None]
         run(python, "-m", "pip", "--disable-pip-version-check", "install", "-q", *wanted, *TOOLS)
         place = site_packages(python)
-        # The package here: what an editable installation consists of.
+        # This package: the files of an editable installation.
         for path in site_packages(sys.executable).glob("*mdops*"):
             copy = shutil.copytree if path.is_dir() else shutil.copy
             copy(path, place / path.name)
         if args.torch_from is not None:
-            # Behind the environment's own folder: what is installed there counts.
+            # After the environment's own folder, so that packages there have priority.
             (place / "zz_torch.pth").write_text(f"{site_packages(args.torch_from)}\n")
         run(python, "-c", WHAT, *bounds)
         run(python, "-m", "pytest", "-p", "no:cacheprovider", *args.tests)

@@ -3,9 +3,9 @@
     python scripts/check_multi_task.py PYTHON_WITH_DEEPMD --data DIR
 
 `--data` has systems of water, data_0 and data_1, of which one frame each is used, so that the batches are the same.
-Both programs take a few steps of the first model; mdops begins with the weights that DeePMD-kit begins with, computes
-in float64 and has no splines. What is printed: how far apart the statistics of the data of both models are, and what
-the steps change in the answers of both.
+Both programs make a few steps of the first model. mdops starts with DeePMD-kit's first weights, computes
+in float64 and uses no splines. The script prints the differences of the data's statistics in both models, and of
+the steps' changes of the results of both.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def tree(frames: list[Path]) -> dict[str, Any]:
-    """The input, but for the number of steps."""
+    """The input, without the number of steps."""
     shared = {
         "types": ["O", "H"],
         "descriptor": {
@@ -101,7 +101,7 @@ def with_rate(tree: dict[str, Any], rate: float) -> dict[str, Any]:
 
 
 def statistics(own: Any, other: Any) -> float:
-    """How far apart averages and deviations of the descriptor are, and averages of the types, over the largest."""
+    """Differences of the descriptor's averages and deviations and the types' averages, relative to the largest."""
     pairs = [(own.descriptor.mean, other.descriptor.mean), (own.descriptor.std, other.descriptor.std),
              (own.out_bias, other.out_bias)]  # fmt: skip
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs)
@@ -113,7 +113,7 @@ def evaluated(model: Any, system: Path) -> np.ndarray:
 
 
 def changes(answers: list[np.ndarray]) -> float:
-    """How far apart the programs are of what the steps change; 0 where they change nothing."""
+    """Difference between the programs' changes in the steps; 0 if the steps change nothing."""
     own, other, begun = answers
     moved = float(np.linalg.norm(other - begun))
     return float(np.linalg.norm(own - other)) / moved if moved else 0.0

@@ -1,17 +1,17 @@
-"""Trains with every kind of loss by mdops and by DeePMD-kit itself: DeePMD-kit's example inputs, and variants of them.
+"""Trains with every kind of loss with mdops and with DeePMD-kit: DeePMD-kit's example inputs, and variants of them.
 
     python scripts/check_output_training.py PYTHON_WITH_DEEPMD --examples examples \
         [--tensorflow] [--small] [--out benchmarks/results/output_training_beside_deepmd.json]
 
-`--examples` is the folder of that name in DeePMD-kit's repository. With `--tensorflow` its TensorFlow backend trains.
-With `--small` nets are narrower and cutoffs shorter (`SMALL`), for inputs of which a step takes DeePMD-kit seconds.
-Of each input three things are compared:
+`--examples` is the folder of that name in DeePMD-kit's repository. With `--tensorflow`, its TensorFlow backend trains.
+With `--small`, nets are narrower and cutoffs shorter (`SMALL`), for inputs with steps that take DeePMD-kit seconds.
+For each input, three things are compared:
 
-- the averages and deviations of the types that a training begins with, on all of its data;
-- what a few steps from the same weights change in the answers, on systems of two frames, so that the batches are the
+- the averages and deviations of the types at the start of a training on all of its data;
+- changes of the results by a few steps from the same weights, on systems of two frames, so that the batches are the
   same; mdops computes in float64 and without splines;
-- errors on the validation data, or on the training's where there is none, after the first steps of the input's own
-  training from several seeds. mdops computes in float32, DeePMD-kit in float64, each on one thread.
+- errors on the validation data, or on the training data if there is none, after the first steps of the input's own
+  training with several seeds. mdops computes in float32, DeePMD-kit in float64, each on one thread.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from mdops.data.labels import labels_of  # noqa: E402
 from mdops.train import load_dataset, parse_config  # noqa: E402
 from mdops.train.loop.factories import make_loss  # noqa: E402
 
-# With the steps of each; what stands behind # is of VARIANTS, of which --inputs takes any with any input.
+# With the number of steps of each. The part after # names one of VARIANTS; --inputs takes any of these with any input.
 INPUTS = {
     "water_tensor/dipole/dipole_input_torch.json": 200,
     "water_tensor/polar/polar_input_torch.json": 200,
@@ -61,7 +61,7 @@ INPUTS = {
     "water/dplr/train/ener.json#intensive": 200,
     "water/dplr/train/ener.json#forces": 200,
 }
-# Which PyTorch's DeePMD-kit does not train.
+# Not trained by DeePMD-kit's PyTorch backend.
 BY_TENSORFLOW = {
     "dprc/pairwise/input.json": 200,
     "dprc/normal/input.json": 100,
@@ -70,7 +70,7 @@ BY_TENSORFLOW = {
     "zinc_protein/zinc_se_a_mask.json": 20,
 }
 _VIRIALS = {"start_pref_v": 0.02, "limit_pref_v": 1.0}
-# What is changed in the section `loss`; these inputs are without their modifier, which PyTorch's DeePMD-kit has not.
+# Changes of the section `loss`. These inputs are without their modifier, which DeePMD-kit's PyTorch backend lacks.
 VARIANTS: dict[str, dict[str, Any]] = {
     "virials": _VIRIALS,
     "absolute": {**_VIRIALS, "loss_func": "mae"},
@@ -80,11 +80,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "intensive": {**_VIRIALS, "intensive_ener_virial": True},
     "forces": {"start_pref_e": 0, "limit_pref_e": 0},
     **{name: {"loss_func": name} for name in ("mse", "mae", "rmse", "mape", "smooth_mae")},
-    "begins": {"limit_pref_h": 0},  # with Hessians, which count less and less
+    "begins": {"limit_pref_h": 0},  # with Hessians, whose weight decreases
 }
-# DeePMD-kit's PyTorch backend leaves energies of types zero then; its TensorFlow backend and mdops fit them.
+# Here DeePMD-kit's PyTorch backend leaves energies of types zero; its TensorFlow backend and mdops fit them.
 WITHOUT_AVERAGES = {"forces"}
-# What is changed in the section `model` by --small.
+# Changes of the section `model` with --small.
 SMALL: dict[str, dict[str, Any]] = {
     "population/train/input_torch.json": {
         "descriptor": {
@@ -112,7 +112,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 LIMIT, LIMIT_OF_TENSORFLOW, LARGE = 1e-5, 1e-3, 1e8
-SAME_STEPS, FRAMES = 4, 2  # all frames in a batch: DeePMD-kit takes a deviation of properties
+SAME_STEPS, FRAMES = 4, 2  # all frames are in a batch: DeePMD-kit computes a deviation of properties
 
 
 def main() -> int:
@@ -171,7 +171,7 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
             given = [data["systems"]] if isinstance(data["systems"], str) else data["systems"]
             found = [(path.parent / system).resolve() for system in given]
             data["systems"] = [str(in_rows(system, args.work / "in_rows" / system.name)) for system in found]
-    tree["model"].setdefault("type_map", parse_config(tree).model.type_map)  # which DeePMD-kit has to be told
+    tree["model"].setdefault("type_map", parse_config(tree).model.type_map)  # DeePMD-kit needs it
     row: dict[str, Any] = {"input": name, "failed": False}
     if variant not in WITHOUT_AVERAGES:
         row["statistics"] = statistics(args, folder / "statistics", tree)
@@ -189,8 +189,8 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
 
 def in_rows(system: Path, folder: Path) -> Path:
-    """The system, or where a file of it has all frames in one row (`fparam`), a copy with a row for each frame: other
-    ones DeePMD-kit's PyTorch backend does not read."""
+    """The system, or, if a file of it has all frames in one row (`fparam`), a copy with a row for each frame, because
+    DeePMD-kit's PyTorch backend does not read the other form."""
     arrays = {path: np.load(path) for path in system.glob("set.*/*.npy")}
     frames = {path.parent: len(array) for path, array in arrays.items() if path.name == "coord.npy"}
     if all(len(array) == frames[path.parent] for path, array in arrays.items()):
@@ -210,12 +210,12 @@ def merged(section: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def statistics(args: argparse.Namespace, folder: Path, tree: dict[str, Any]) -> float:
-    """How far the first averages and deviations of the types are apart, over the largest."""
+    """The difference of the first averages and deviations of the types, relative to the largest."""
     found = []
     for program in ("mdops", "deepmd"):
         steps = 1 if program == "mdops" else 0
         own = changed(tree, {"numb_steps": steps, "save_freq": 1})
-        # All frames, of which DeePMD-kit takes some by chance; its TensorFlow backend keeps every batch.
+        # Use all frames; DeePMD-kit would choose some at random. Its TensorFlow backend keeps every batch in memory.
         own["model"]["data_stat_nbatch"] = 320 if args.tensorflow else 10**6
         own["learning_rate"] = {"type": "exp", "start_lr": 1e-30, "stop_lr": 1e-31}
         found.append(averages(load(train(args, program, folder, own)["model"]).model, args.tensorflow))
@@ -224,7 +224,7 @@ def statistics(args: argparse.Namespace, folder: Path, tree: dict[str, Any]) -> 
 
 
 def averages(model: Any, tensorflow: bool) -> list[np.ndarray]:
-    """Of the types, and their deviations; a graph of TensorFlow has none, and averages in the fitting alone."""
+    """Averages of the types, and their deviations; a TensorFlow graph only has averages, in the fitting."""
     of_models = [(one.out_bias, one.fitting.bias) for one in model.with_averages]
     biases = [(bias + own.view_as(bias)).detach().numpy() for bias, own in of_models]
     deviations = [] if tensorflow or len(biases) > 1 else [model.out_std.numpy()]
@@ -232,7 +232,7 @@ def averages(model: Any, tensorflow: bool) -> list[np.ndarray]:
 
 
 def is_learned_from(tree: dict[str, Any], system: str) -> bool:
-    """Whether a system has labels that the loss of the input is of."""
+    """Whether a system has labels for the loss of the input."""
     config = parse_config(tree)
     loss = make_loss(config)
     data = load_dataset(system, config.model.type_map, known=loss.labels)
@@ -240,13 +240,13 @@ def is_learned_from(tree: dict[str, Any], system: str) -> bool:
 
 
 def same_start(args: argparse.Namespace, folder: Path, tree: dict[str, Any], system: Path) -> float:
-    """Both programs' steps from the same weights: how far apart they are of what they change."""
+    """The relative difference of both programs' changes in steps from the same weights."""
     few = some_frames_of(system, folder / "frames", FRAMES)
     tree = changed(tree, {"numb_steps": SAME_STEPS, "save_freq": SAME_STEPS})
     tree["training"].pop("validation_data", None)
     if args.tensorflow:
-        # Its nets compute in the precision of their weights, and it saves what it displays. Its Adam adds its epsilon
-        # before it corrects for the first steps, which is nothing beside large gradients.
+        # Its nets compute in the precision of their weights, and it saves what it displays. Its Adam adds epsilon
+        # before the correction for the first steps, which is negligible for large gradients.
         tree["loss"] = {k: v * LARGE if "_pref_" in k else v for k, v in tree["loss"].items()}
         tree["model"] = in_double(tree["model"])
         tree["model"].get("type_embedding", {}).setdefault("seed", 1)
@@ -255,14 +255,14 @@ def same_start(args: argparse.Namespace, folder: Path, tree: dict[str, Any], sys
     first = train(args, "deepmd", folder / "first", changed(tree, {"numb_steps": 0}))
     theirs = train(args, "deepmd", folder / "same", tree)
     own = changed(tree, {"precision": "float64", "spline": False})
-    names_differ = ["--use-pretrain-script"] if args.tensorflow else []  # of a graph's options
+    names_differ = ["--use-pretrain-script"] if args.tensorflow else []  # for options of a graph
     own = train(args, "mdops", folder / "same", own, "--init-model", first["model"], *names_differ)
     a, b, begun = (answers(run["model"], few) for run in (own, theirs, first))
     return max(float(np.linalg.norm(a[n] - b[n]) / np.linalg.norm(b[n] - begun[n])) for n in a)
 
 
 def in_double(section: Any) -> Any:
-    """The same with every precision float64."""
+    """The section with every precision float64."""
     if isinstance(section, list):
         return [in_double(value) for value in section]
     if not isinstance(section, dict):
@@ -296,7 +296,7 @@ def ratio(found: dict[str, list[dict[str, float]]], name: str) -> tuple[float, f
 
 
 def changed(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The input with these changes in `training`, at the rates that it had."""
+    """The input with these changes in `training`, with its original rates."""
     tree = copy.deepcopy(tree)
     training, rate = tree["training"], tree["learning_rate"]
     before = training.pop("stop_batch", None) or training.get("numb_steps")
@@ -308,7 +308,7 @@ def changed(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def some_frames_of(system: Path, folder: Path, frames: int) -> Path:
-    """A system of the first frames of another one, periodic or not as that is."""
+    """A system of the first frames of another one, with its periodicity."""
     if not folder.exists():
         first = min(system.glob("set.*"))
         (folder / first.name).mkdir(parents=True)
@@ -323,7 +323,7 @@ def some_frames_of(system: Path, folder: Path, frames: int) -> Path:
 def train(
     args: argparse.Namespace, program: str, folder: Path, tree: dict[str, Any], *options: str
 ) -> dict[str, Any]:
-    """Where the model of a run is, and how long it took. Raises RuntimeError where the program refuses it."""
+    """The path of a run's model, and its time. Raises RuntimeError if the program refuses the input."""
     folder = folder / program
     found = folder / "run.json"
     if found.exists():
@@ -369,7 +369,7 @@ def evaluated(model: str, systems: list[str]) -> Any:
 
 
 def answers(model: str, system: Path) -> dict[str, np.ndarray]:
-    """Of a model, in float64."""
+    """Results of a model, in float64."""
     return evaluated(model, [str(system)]).predictions
 
 

@@ -1,11 +1,12 @@
-"""Compares mdops with DeePMD-kit on model files that others have published.
+"""Compares mdops with DeePMD-kit on published model files.
 
     python scripts/check_public_files.py FOLDER [--tensorflow PYTHON] [--pytorch PYTHON] [--json FILE]
 
-FOLDER has a folder OWNER+NAME for each repository, and in it the files under their paths there. Of a file without
-answers beside it, scripts/public_file_answers.py asks the DeePMD-kit of a Python: of one with TensorFlow for `.pb` and
-`.pbtxt`, of one with PyTorch for others. Differences are the largest of energies, forces, virials and atomic energies,
-or of dipoles, polarizabilities, densities of states, of the largest of each, in float64 with `overflow="truncate"`.
+FOLDER has a folder OWNER+NAME for each repository, with its files at their paths. If a file has no results beside it,
+scripts/public_file_answers.py computes them with the DeePMD-kit of a Python: with TensorFlow for `.pb` and
+`.pbtxt`, with PyTorch for others. Differences are the largest ones of energies, forces, virials and atomic energies,
+or of dipoles, polarizabilities, densities of states, relative to the largest value, in float64 with
+`overflow="truncate"`.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from mdops.io import describe, read_model
 
 ROOT = Path(__file__).resolve().parents[1]
 SUFFIXES = {".pb": "tf", ".pbtxt": "tf", ".pth": "pt", ".pt": "pt", ".dp": "pt", ".yaml": "pt"}
-LARGE = 1e-3  # above which energies are compared alone, too
+LARGE = 1e-3  # for larger differences, energies are also compared alone
 
 
 def main() -> int:
@@ -54,7 +55,7 @@ def main() -> int:
 
 
 def said(path: Path) -> tuple[Path, Path]:
-    """Where DeePMD-kit's answers are, and its words where it refuses the file."""
+    """The files of DeePMD-kit's results, and of its message if it refuses the model."""
     return path.with_name(path.name + ".npz"), path.with_name(path.name + ".txt")
 
 

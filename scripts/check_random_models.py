@@ -3,11 +3,11 @@
     python scripts/check_random_models.py PYTHON_WITH_DEEPMD [--seeds 0 200] [--folder DIR] [--device cuda]
         [--kind dpa4] [--json FILE]
 
-scripts/random_deepmd_models.py, in a process of that Python, makes a model of each seed: descriptors of every kind,
-alone, in hybrids, in ZBL and linear models, with random options, weights and statistics, and answers of DeePMD-kit's
-PyTorch backend in float64 for three systems. mdops has to give the same energies, forces and virials: to 1e-9 of the
-largest by the nets themselves in float64, 1e-7 by splines, 3e-5 in float32. With --folder models are kept there, and
-those that are there already are used, without DeePMD-kit, too ("-" for PYTHON).
+scripts/random_deepmd_models.py, in a process of that Python, makes a model for each seed: descriptors of every kind,
+alone, in hybrids, in ZBL and linear models, with random options, weights and statistics, and results of DeePMD-kit's
+PyTorch backend in float64 for three systems. mdops must give the same energies, forces and virials: to 1e-9 of the
+largest with the nets themselves in float64, 1e-7 with splines, 3e-5 in float32. With --folder, models are kept there,
+and existing ones are used, also without DeePMD-kit ("-" for PYTHON).
 """
 
 import argparse
@@ -35,7 +35,7 @@ WAYS: dict[str, tuple[dict[str, Any], float]] = {
     "float64, splines": ({"dtype": "float64"}, 1e-7),
     "float32": ({"dtype": "float32"}, 3e-5),
 }
-SMALL = 1e-2  # eV/A and eV: what forces and energies are compared with where all of them are smaller
+SMALL = 1e-2  # eV/A and eV: the reference for relative errors if all forces or energies are smaller
 
 
 def main() -> int:
@@ -66,7 +66,7 @@ def checked(python: str, folder: Path, seed: int, args: argparse.Namespace) -> l
         command += [args.kind] if args.kind else []
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         done = subprocess.run([str(c) for c in command], env=environment, stderr=subprocess.PIPE, text=True)
-        if done.returncode:  # otherwise these are DeePMD-kit's warnings
+        if done.returncode:  # otherwise the output only has DeePMD-kit's warnings
             raise SystemExit(f"{python} cannot make models:\n{done.stderr[-2000:]}")
     if path.with_suffix(".txt").exists():
         return [{"seed": seed, "deepmd": path.with_suffix(".txt").read_text().strip()}]
@@ -93,7 +93,7 @@ def checked(python: str, folder: Path, seed: int, args: argparse.Namespace) -> l
 
 
 def difference(potential: mdops.Potential, system: dict[str, np.ndarray], type_map: list[str]) -> float:
-    """The largest error of energy, forces, magnetic forces and virial, each relative to the largest of its kind."""
+    """The largest error of energy, forces, magnetic forces and virial, each relative to the largest value."""
     cell = system.get("cell")
     atoms = Atoms(
         [type_map[t] for t in system["types"]], system["positions"], cell=cell, pbc=cell is not None

@@ -2,11 +2,11 @@
 
     python scripts/check_tensorflow_graphs.py PYTHON_WITH_TENSORFLOW [--seeds 0 36] [--folder DIR] [--json FILE]
 
-scripts/random_tensorflow_graphs.py, in a process of that Python, trains a model of each seed for a few steps, freezes
-it, compresses it where DeePMD-kit can, and evaluates both. mdops has to give the same energies, forces, virials and
+scripts/random_tensorflow_graphs.py, in a process of that Python, trains a model for each seed for a few steps, freezes
+it, compresses it if DeePMD-kit can, and evaluates both. mdops must give the same energies, forces, virials and
 atomic energies, or dipoles with their derivatives, polarizabilities, densities of states: to 1e-10 of the largest in
-float64, to 1e-5 where a net of the model is float32, to 1e-8 with gelu_tf. With --folder graphs are kept there, and
-those that are there already are used, without TensorFlow, too ("-" for PYTHON). TensorFlow may need CUDA's runtime on
+float64, to 1e-5 if a net of the model is float32, to 1e-8 with gelu_tf. With --folder, graphs are kept there, and
+existing ones are used, also without TensorFlow ("-" for PYTHON). TensorFlow may need CUDA's runtime on
 LD_LIBRARY_PATH.
 """
 
@@ -26,9 +26,9 @@ from mdops.errors import MDOpsError
 from mdops.system import from_tensors
 
 ROOT = Path(__file__).resolve().parents[1]
-# Of models with a net in float32, with TensorFlow's own gelu, whose constant is rounded to float32, and of others.
+# For models with a float32 net, for TensorFlow's own gelu, whose constant is rounded to float32, and for others.
 LIMITS = {"float32": 1e-5, "gelu_tf": 1e-8, "float64": 1e-10}
-SMALL = 1e-2  # eV/A: what forces are compared with where all of them are smaller
+SMALL = 1e-2  # eV/A: the reference for relative errors if all forces are smaller
 
 
 def main() -> int:
@@ -70,14 +70,14 @@ def checked(folder: Path, seed: int) -> list[dict[str, Any]]:
 
 
 def _not_derived(descriptor: dict[str, Any]) -> Sequence[str]:
-    """What DeePMD-kit gives that is no derivative of its energies: an atom that an axis of loc_frame points to gets a
-    part of the force on the atom of the same number among those of distances alone."""
+    """DeePMD-kit's results that are not derivatives of its energies: an atom that defines an axis of loc_frame gets a
+    part of the force on the atom with the same index among those with distances only."""
     both = descriptor["type"] == "loc_frame" and any(descriptor["sel_a"]) and any(descriptor["sel_r"])
     return ("forces", "virial") if both else ()
 
 
 def difference(path: Path, answers: Path, without: Sequence[str] = ()) -> float:
-    """The largest of the energies', the forces' and the virials', relative to the largest of each; not of some
+    """The largest error of energies, forces and virials, each relative to the largest value, without some
     names."""
     potential = mdops.load(path, dtype="float64", spline=False, overflow="truncate")
     errors = []
@@ -104,7 +104,7 @@ def case_difference(potential: mdops.Potential, case: dict[str, np.ndarray]) -> 
         if key in case
     }
     found = potential.evaluate(system, **extra)
-    # Where no atom has an answer, DeePMD-kit gives an empty one.
+    # If no atom has a result, DeePMD-kit's array is empty.
     known = [key for key in found.keys() & case.keys() if case[key].size]
     scales = {key: float(np.abs(case[key]).max()) or 1.0 for key in known}
     if "forces" in scales:
@@ -118,7 +118,7 @@ def case_difference(potential: mdops.Potential, case: dict[str, np.ndarray]) -> 
         float(np.abs(found[key].numpy().reshape(-1) - case[key].reshape(-1)).max() / scale)
         for key, scale in scales.items()
     )
-    return max(errors, default=0.0)  # an output of some types has no answer where there is none of them
+    return max(errors, default=0.0)  # outputs for some types are empty if there are no such atoms
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:

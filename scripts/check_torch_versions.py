@@ -1,10 +1,10 @@
-"""Builds one wheel and runs the op tests with it on several versions of PyTorch.
+"""Builds one wheel and runs the op tests with it and several versions of PyTorch.
 
     .venv/bin/python scripts/check_torch_versions.py [2.11.0 2.12.0 ...] [--wheel FILE] [--json table.json]
 
 The wheel is built from the source distribution, with the PyTorch of this environment, unless one is given.
-Each version then gets a virtual environment of its own, which is removed again: one at a time, 6 GB of disk where only
-CUDA builds are to be had. The tests run outside of the checkout, so that they see the installed wheel alone.
+Each version then gets its own virtual environment, one at a time, which is removed afterwards. It needs 6 GB of disk if
+there are only CUDA builds. The tests run outside of the checkout, so that they see only the installed wheel.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def checked(*command: object) -> None:
 
 
 def build_wheel(folder: Path) -> Path:
-    """The wheel, by way of the source distribution."""
+    """The wheel, built from the source distribution."""
     make_sdist = (
         "import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))"
     )

@@ -1,24 +1,23 @@
-"""Trains DeePMD-kit's example inputs with mdops and with DeePMD-kit itself, and compares the errors.
+"""Trains DeePMD-kit's example inputs with mdops and with DeePMD-kit, and compares the errors.
 
     python scripts/check_training.py PYTHON_WITH_DEEPMD --inputs examples/water --data water \
         [--out benchmarks/results/training_beside_deepmd.json]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository, `--data` the one of its systems data_0 to data_3.
-Every input*.json of every kind is read as it is by mdops. Then `mdops train` and `dp --pt train` train it in folders of
-their own, each for several seeds. These are the first steps of the input's own training: its number of steps is cut,
-with the rates that it had (a schedule as short as this would be over before anything is learnt). Else only the
-intervals of the learning curve and of checkpoints are changed, and the seeds, which are raised by 100 from run to run.
-Both work on one thread, or on a GPU, in the precision that they have by default (mdops in float32, DeePMD-kit in
-float64).
+mdops reads every input*.json of every kind unchanged. Then `mdops train` and `dp --pt train` train it in separate
+folders, each for several seeds. These are the first steps of the input's own training: the number of steps is reduced,
+with its original rates (with so short a schedule, training would end before anything is learnt). Otherwise only the
+intervals of the learning curve and of checkpoints are changed, and the seeds, which increase by 100 from run to run.
+Both use one thread, or a GPU, in their default precision (float32 in mdops, float64 in DeePMD-kit).
 
-Before that both take some steps from the same weights, DeePMD-kit's first ones, which it writes down in a training of
-no steps, on systems of one frame, so that the batches are the same too; mdops computes in float64 and without splines.
-What the steps change in the energies and forces of some frames has to be the same.
+Before this, both make some steps from the same weights, DeePMD-kit's first ones, which it writes in a training with
+no steps. They use systems of one frame, so that the batches are the same, too; mdops computes in float64 and without
+splines. The steps' changes of energies and forces of some frames must be the same.
 
-All models, which mdops reads of both, are evaluated by mdops on the same frames of the system that is not trained on;
-`dp test` evaluates one of each input on the same frames, to show that this is what DeePMD-kit finds itself. Errors are
-compared as logarithms: the ratio of their geometric means over the seeds, and its 95% interval by Student's t with the
-pooled deviation of the runs. Runs that are complete in `--work` are not made again.
+mdops reads and evaluates all models of both programs, on the same frames of the system that is not used for training;
+`dp test` evaluates one model of each input on the same frames, to show that DeePMD-kit finds the same. Errors are
+compared as logarithms: the ratio of their geometric means over the seeds, and its 95% interval from Student's t with
+the pooled deviation of the runs. Complete runs in `--work` are not repeated.
 """
 
 import argparse
@@ -50,7 +49,7 @@ from mdops.errors import MDOpsError  # noqa: E402
 from mdops.train import load_dataset, read_config  # noqa: E402
 from mdops.train.report.learning_curve import read_curve  # noqa: E402
 
-# With the steps of each: with attention, or triples of atoms, one takes DeePMD-kit seconds.
+# With the number of steps of each: with attention, or triples of atoms, a step takes DeePMD-kit seconds.
 KINDS = {
     "se_e2_a": 200,
     "se_e2_r": 200,
@@ -64,7 +63,7 @@ KINDS = {
     "linear": 100,
 }
 QUANTITIES = {"energy": "eV/atom", "forces": "eV/A"}
-SAME_STEPS, SAME_LIMIT = 4, 1e-5  # Adam divides gradients by their own size, so that rounding grows
+SAME_STEPS, SAME_LIMIT = 4, 1e-5  # Adam divides gradients by their size, which amplifies rounding
 POINTS = 10  # of the learning curves
 STUDENT = {2: 4.303, 4: 2.776, 6: 2.447, 8: 2.306, 10: 2.228}  # two-sided 95%, by degrees of freedom
 VERSIONS = """
@@ -140,14 +139,14 @@ def main() -> int:
 
 
 def environment(device: str) -> dict[str, str]:
-    """One thread and one process each; DeePMD-kit takes a GPU where it finds one."""
+    """One thread and one process; DeePMD-kit uses a GPU if it finds one."""
     names = ("OMP_NUM_THREADS", "DP_INTRA_OP_PARALLELISM_THREADS", "DP_INTER_OP_PARALLELISM_THREADS")
     gpus = {} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     return os.environ | dict.fromkeys(names, "1") | {"NUM_WORKERS": "0"} | gpus
 
 
 def some_frames(source: Path, folder: Path, frames: int) -> Path:
-    """A system of some frames of another one, evenly spread."""
+    """A system of some frames of another one, evenly spaced."""
     if folder.exists():
         return folder
     (folder / "set.000").mkdir(parents=True)
@@ -191,13 +190,13 @@ def compare(args: argparse.Namespace, path: Path, tested: Path) -> dict[str, Any
         "learning curve": {program: curve(done) for program, done in runs.items()},
         "dp test": dp_test(args, runs["deepmd"][-1]["model"], tested, args.frames),
     }
-    row["failed"] |= any(low > 1 for _, low, _ in row["ratio"].values())  # beyond the noise
+    row["failed"] |= any(low > 1 for _, low, _ in row["ratio"].values())  # more than noise
     print(json.dumps(row), flush=True)
     return row
 
 
 def same_start(args: argparse.Namespace, path: Path) -> dict[str, Any]:
-    """Both programs' steps from the same weights: how far apart they are of what they change; or who refuses it."""
+    """The relative difference of both programs' changes from the same weights; or which one refuses the input."""
     tree = shortened(
         path, SAME_STEPS, args.work / "one_frame", {"disp_freq": SAME_STEPS, "save_freq": SAME_STEPS}
     )
@@ -234,7 +233,7 @@ def answers(model: str, system: Path) -> dict[str, np.ndarray]:
 
 
 def as_it_is(path: Path) -> dict[str, Any]:
-    """What mdops says of the untouched input."""
+    """mdops' result for the unchanged input."""
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         try:
@@ -245,12 +244,12 @@ def as_it_is(path: Path) -> dict[str, Any]:
 
 
 def shortened(path: Path, steps: int, systems: Path, changes: dict[str, Any]) -> dict[str, Any]:
-    """The input with another number of steps at its own rates, and with these changes in `training`."""
+    """The input with another number of steps, its original rates, and these changes in `training`."""
     tree = json.loads(path.read_text())
     training, rate = tree["training"], tree["learning_rate"]
     frames = sum(len(np.load(box)) for system in training["training_data"]["systems"]
                  for box in (systems / Path(system).name).glob("set.*/box.npy"))  # fmt: skip
-    if "num_epoch" in training:  # of all frames, one in a batch
+    if "num_epoch" in training:  # for all frames, one in a batch
         whole = training["num_epoch"] * frames
         training["num_epoch"] = steps / frames
     else:
@@ -279,7 +278,7 @@ def train(
     *options: str,
     systems: str = "data",
 ) -> dict[str, Any]:
-    """Where the model of a run is, and how long it took; or why it was refused."""
+    """The path of a run's model, and its time; or the reason why it was refused."""
     parent = args.work / f"of_{systems}"
     folder = parent / f"{path.parent.name}-{path.stem}-{name}-{program}"
     found = folder / "run.json"
@@ -294,7 +293,7 @@ def train(
     if program == "deepmd":
         command = [args.python.absolute(), "-m", "deepmd", "--pt", "train"]
         if '"auto"' not in json.dumps(tree["model"]):
-            command.append("--skip-neighbor-stat")  # of the data, to look at; a sel that is "auto" needs them
+            command.append("--skip-neighbor-stat")  # statistics for people; a sel that is "auto" needs them
     with args.turns:
         start = time.perf_counter()
         done = subprocess.run(
@@ -311,7 +310,7 @@ def train(
 
 
 def errors_of(args: argparse.Namespace, model: str, system: Path) -> dict[str, float]:
-    """RMSE of a model on the frames, by mdops; kept beside the model."""
+    """RMSE of a model on the frames, from mdops; cached beside the model."""
     path = Path(model).with_name(f"errors-{len(np.load(system / 'set.000/box.npy'))}.json")
     if not path.exists():
         potential = mdops.load(model, overflow="truncate", device=args.device)
@@ -330,7 +329,7 @@ def ratio(errors: dict[str, list[dict[str, float]]], name: str) -> tuple[float, 
 
 
 def curve(runs: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Geometric means over the runs of what the programs wrote of their batches on the way."""
+    """Geometric means over the runs of the errors in the programs' learning curves."""
     curves = [read_curve(Path(run["model"]).with_name("lcurve.out")) for run in runs]
     found = {"step": curves[0]["step"].tolist()}
     for name in ("rmse_e_trn", "rmse_f_trn", "rmse_e_val", "rmse_f_val"):
@@ -341,7 +340,7 @@ def curve(runs: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def dp_test(args: argparse.Namespace, model: str, system: Path, frames: int) -> dict[str, float]:
-    """What DeePMD-kit's own test says of its model on the same frames."""
+    """The errors from DeePMD-kit's own test of its model on the same frames."""
     found, path = {}, Path(model).with_name("dp_test.log")
     if not path.exists():
         command = [args.python.absolute(), "-m", "deepmd", "--pt", "test", "-m", model]

@@ -1,12 +1,12 @@
-"""What DeePMD-kit makes of model files: check_deepmd.py runs this in a Python that has DeePMD-kit.
+"""DeePMD-kit's results for model files: check_deepmd.py runs this in a Python that has DeePMD-kit.
 
     python deepmd_answers.py JOB.json...
 
-A job: {"original": a file that DeePMD-kit wrote, or null; "written": files that mdops made of it; "systems": .npz;
-"tables": a folder with what the model's definition names; "min_nbor_dist": A, for an original without one;
-"folder": where answers go}. In the folder afterwards: numpy_<file>.npz, the energies of each file by the NumPy backend;
-written_<way>.npz and original_<way>.npz, the answers of the PyTorch backend, loaded, frozen and compressed; and
-problems.json, which has what DeePMD-kit could not do and why.
+A job: {"original": a file that DeePMD-kit wrote, or null; "written": files that mdops made from it; "systems": .npz;
+"tables": a folder with files that the model's definition names; "min_nbor_dist": A, for an original without one;
+"folder": for results}. Files in the folder: numpy_<file>.npz, the energies of each file from the NumPy backend;
+written_<way>.npz and original_<way>.npz, the results of the PyTorch backend, loaded, frozen and compressed; and
+problems.json, with what DeePMD-kit could not do and why.
 """
 
 import json
@@ -37,7 +37,7 @@ def load_systems(path: str) -> Systems:
 
 
 def numpy_answers(path: str, systems: Systems) -> dict[str, np.ndarray]:
-    """Energies by the NumPy backend, which takes no virtual atoms."""
+    """Energies from the NumPy backend, which supports no virtual atoms."""
     potential, found = DeepPot(path), {}
     for name, system in systems.items():
         if (system["types"] < 0).any():
@@ -53,7 +53,7 @@ def numpy_answers(path: str, systems: Systems) -> dict[str, np.ndarray]:
 
 
 def answered(model: Any, inputs: dict[str, torch.Tensor], **options: Any) -> dict[str, torch.Tensor]:
-    """What a model of the PyTorch backend says of the frames of a system."""
+    """Results of a model of the PyTorch backend for the frames of a system."""
     frames = len(inputs["positions"])
     return model(
         inputs["positions"].requires_grad_(),
@@ -80,7 +80,7 @@ def torch_answers(model: Any, systems: Systems) -> dict[str, np.ndarray]:
 
 
 def loaded(path: str) -> Any:
-    """A model in PyTorch. DeePMD-kit's own look-up does not know linear models by the name in their files."""
+    """A model in PyTorch. DeePMD-kit's own look-up does not find linear models by the name in their files."""
     tree = load_dp_model(path)["model"]
     kind = LinearEnergyModel if tree["type"] == "linear" else BaseModel
     return kind.deserialize(tree).eval()
@@ -95,7 +95,7 @@ class Job:
         os.chdir(self.description["tables"])
 
     def attempt(self, name: str, work: Callable[[], dict[str, np.ndarray]]) -> None:
-        """Keep the answers, or why there are none."""
+        """Stores the results, or the reason why there are none."""
         try:
             np.savez(self.folder / f"{name}.npz", **work())
         except (Exception, SystemExit) as error:
@@ -113,7 +113,7 @@ class Job:
         (self.folder / "problems.json").write_text(json.dumps(self.problems))
 
     def every_way(self, name: str, path: str) -> None:
-        """By the PyTorch backend: loaded, frozen, and compressed."""
+        """Results of the PyTorch backend: loaded, frozen, and compressed."""
         frozen, compressed = (str(self.folder / f"{name}_{way}.pth") for way in ("frozen", "compressed"))
         self.attempt(f"{name}_loaded", lambda: torch_answers(loaded(path), self.systems))
         self.attempt(f"{name}_frozen", lambda: self.command(["convert-backend", path, frozen], frozen))
@@ -126,13 +126,13 @@ class Job:
         )
 
     def command(self, arguments: list[str], target: str) -> dict[str, np.ndarray]:
-        """The answers of the file that a command of DeePMD-kit writes."""
+        """The results for the file that a command of DeePMD-kit writes."""
         dp(arguments)
-        with torch.jit.optimized_execution(False):  # compiling takes longer than a few small systems do
+        with torch.jit.optimized_execution(False):  # compiling takes longer than a few small systems
             return torch_answers(torch.jit.load(target), self.systems)
 
     def completed_original(self) -> str:
-        """The original with what DeePMD-kit freezes and compresses no model without, where it lacks that."""
+        """The original, completed with what DeePMD-kit needs to freeze and compress a model."""
         data = load_dp_model(self.description["original"])
         data.setdefault("@variables", {}).setdefault("min_nbor_dist", self.description["min_nbor_dist"])
         if "model_def_script" not in data:

@@ -1,4 +1,4 @@
-"""Writes the tables of keys in docs/reference/training-input.md and learn-input.md from the options themselves.
+"""Writes the tables of keys in docs/reference/training-input.md and learn-input.md from the options.
 
 python scripts/document_keys.py
 """

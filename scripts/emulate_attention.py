@@ -1,10 +1,10 @@
-"""Runs attention's GPU kernels on the CPU, thread by thread, and compares them with PyTorch's own operations.
+"""Runs attention's GPU kernels on the CPU, thread by thread, and compares them with PyTorch's operations.
 
     python scripts/emulate_attention.py [--cuda DIR] [--only TEXT]
 
-For changes of the kernels' indices, barriers and layouts where there is no GPU: g++ compiles them with stand-ins for
-the instructions of a warp (scripts/gpu_emulator). Needs the headers of CUDA, beside nvcc unless `--cuda` names their
-folder. What it does not see: races, and what only the chip's arithmetic does.
+Use it to test changes of the kernels' indices, barriers and layouts without a GPU: g++ compiles them with stand-ins for
+the instructions of a warp (scripts/gpu_emulator). It needs CUDA's headers, beside nvcc unless `--cuda` names their
+folder. It cannot detect races and errors that depend on the chip's arithmetic.
 """
 
 import argparse
@@ -119,8 +119,8 @@ def errors(
     multiprocessors: int = 1,
     size: float = 1.0,
 ) -> list[float]:
-    """Of out, logsumexp, the gradients, and the gradients of these: norms of differences over norms. Queries and
-    values are of that size, keys a thousandth of it; the first 16 keys and values are zeros if `options` has z."""
+    """Errors of out, logsumexp, the gradients, and the gradients of these: norms of differences over norms. Queries and
+    values have that size, keys a thousandth of it; the first 16 keys and values are zeros if `options` has z."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -152,7 +152,7 @@ def errors(
     out, logsumexp = torch.full_like(grad_out, torch.nan), torch.full((rows, heads), torch.nan, dtype=sums)
 
     def new_grads() -> dict[str, torch.Tensor]:
-        # The op clears the bias's, of which kernels write what belongs to sequences.
+        # The op clears the bias' gradient; kernels write only the parts that belong to sequences.
         return {
             n: torch.zeros_like(t) if n == "bias" else torch.full_like(t, torch.nan) for n, t in x.items()
         }
@@ -212,7 +212,7 @@ def errors(
 def layer_errors(
     library: ctypes.CDLL, rows: int, last: int, features: int, width: int, normalize: bool
 ) -> list[float]:
-    """Of the kernels of a layer's rows: q, k, v, the result, grad_o, delta and grad_g, of rows before `last`."""
+    """Errors of a layer's kernels on rows: q, k, v, the result, grad_o, delta and grad_g, for rows before `last`."""
     generator = torch.Generator().manual_seed(0)
     weights = {
         "project": (features, 3 * width),
@@ -229,7 +229,7 @@ def layer_errors(
     x = {n: torch.randn(*shape, generator=generator) for n, shape in weights.items()}
     x |= {n: torch.randn(rows, columns, generator=generator) for n, columns in inputs.items()}
     for name in inputs:
-        x[name][last:] = torch.nan  # of no atom
+        x[name][last:] = torch.nan  # rows without an atom
     found = {n: torch.full((rows, columns), torch.nan) for n, columns in results.items()}
     call = LayerCall(rows=rows, features=features, width=width, normalize=normalize)
     counted = torch.tensor([last], dtype=torch.int32)
@@ -262,15 +262,15 @@ def moments_errors(
     *,
     smooth: bool,
 ) -> list[float]:
-    """Of the sums behind layers, and of the gradients by rows, environment, directions and switch, of rows that are an
-    atom's, against the op on the CPU in float64."""
+    """Errors of the sums after layers, and of the gradients by rows, environment, directions and switch, for rows with
+    an atom, against the op on the CPU in float64."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator)
 
     def anywhere(x: torch.Tensor) -> torch.Tensor:
-        """The same numbers, that begin one behind what is aligned: as weights may."""
+        """The same numbers, starting one number after an aligned address, as weights may."""
         return torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape)
 
     atoms, total, spare = len(lengths), sum(lengths), 37
@@ -302,7 +302,7 @@ def moments_errors(
     want, kept = torch.ops.mdops.attention_moments(*args, *of_pairs, *scalars)
     of_grad = torch.ops.mdops.attention_moments_backward(grad.double(), kept, *args, *of_pairs, *scalars)
 
-    # There is room for more rows than atoms have; what stands there is not a number.
+    # There is room for more rows than atoms have; these rows are NaN.
     given = {n: torch.cat([x, torch.full((spare, *x.shape[1:]), torch.nan)]) for n, x in rows.items()}
     found = {f"grad_{name}": torch.full_like(x, torch.nan) for name, x in given.items()}
     saved = torch.full((total + spare, kept.shape[1]), torch.nan)

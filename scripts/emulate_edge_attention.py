@@ -1,8 +1,8 @@
-"""Runs the GPU kernels of attention among edges on the CPU, thread by thread, and compares them with the CPU's.
+"""Runs the GPU kernels of attention among edges on the CPU, thread by thread, and compares them with the CPU's kernels.
 
     python scripts/emulate_edge_attention.py [--cuda DIR]
 
-For changes of the kernels where there is no GPU, as scripts/emulate_graph.py is for those on graphs.
+Use it to test changes of the kernels without a GPU, like scripts/emulate_graph.py.
 """
 
 import ctypes
@@ -17,11 +17,11 @@ from mdops import ops  # noqa: F401  (registers them)
 
 OPS = torch.ops.mdops
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
-SHARED = 232448  # bytes that a block of an H100 may ask for
+SHARED = 232448  # bytes that a block of an H100 may use
 
 
 def tensors(lengths: Sequence[int], heads: int, keys: int, values: int, dtype: torch.dtype) -> list[Any]:
-    """Directions, the gradient, and the arguments; two rows are of no atom."""
+    """Directions, the gradient, and the arguments; two rows have no atom."""
     gen, rows = torch.Generator().manual_seed(sum(lengths)), sum(lengths) + 2
 
     def numbers(*shape: int) -> torch.Tensor:
@@ -38,7 +38,7 @@ def tensors(lengths: Sequence[int], heads: int, keys: int, values: int, dtype: t
 def emulated(
     library: ctypes.CDLL, given: Sequence[Any], gated: bool, longest: int, shared: int, name: str
 ) -> list[torch.Tensor]:
-    """The results of the op of that name, from memory without useful numbers."""
+    """The results of the op of that name, in memory that contains no useful numbers."""
     all_of = {"edge_attention": 5, "edge_attention_backward": 4, "edge_attention_backward_backward": 0}
     used = [None if k < all_of[name] else tensor for k, tensor in enumerate(given)]
     q, x = given[5:7]
@@ -53,7 +53,7 @@ def emulated(
 
 
 def check(library: ctypes.CDLL, given: Sequence[Any], gated: bool, longest: int, shared: int) -> float:
-    """The largest error of all passes; raises AssertionError where it is too large."""
+    """The largest error of all passes; raises AssertionError if it is too large."""
     worst = 0.0
     for name, first in (
         ("edge_attention", 5),

@@ -1,8 +1,9 @@
-"""Runs the GPU kernels of convolutions along edges on the CPU, thread by thread, and compares them with the CPU's.
+"""Runs the GPU kernels of convolutions along edges on the CPU, thread by thread, and compares them with the CPU's
+kernels.
 
     python scripts/emulate_edge_convolution.py [--cuda DIR]
 
-For changes of the kernels where there is no GPU, as scripts/emulate_graph.py is for those on graphs.
+Use it to test changes of the kernels without a GPU, like scripts/emulate_graph.py.
 """
 
 import ctypes
@@ -24,7 +25,7 @@ SIZES = [
 
 
 def edges_of(count: int) -> tuple[EdgeIndex, EdgeIndex]:
-    """To centres, of which one has no edge, and to neighbours; some edges lack one or both of them."""
+    """Indices of centres, one of which has no edge, and of neighbours; some edges lack one or both of them."""
     gen = torch.Generator().manual_seed(count)
     i = torch.randint(0, NODES - 1, (count,), generator=gen).sort()[0].int()
     j = torch.randint(0, NEIGHBORS, (count,), generator=gen).int()
@@ -34,7 +35,7 @@ def edges_of(count: int) -> tuple[EdgeIndex, EdgeIndex]:
 
 
 def check(library: ctypes.CDLL, sizes: tuple[int, int, int], count: int, dtype: torch.dtype) -> float:
-    """The largest error of all passes; raises AssertionError where it is too large."""
+    """The largest error of all passes; raises AssertionError if it is too large."""
     inputs, turns, width = sizes
     gen = torch.Generator().manual_seed(width)
 

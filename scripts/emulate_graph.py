@@ -1,9 +1,9 @@
-"""Runs the GPU kernels of the ops on graphs on the CPU, thread by thread, and compares them with the CPU's.
+"""Runs the GPU kernels of the ops on graphs on the CPU, thread by thread, and compares them with the CPU's kernels.
 
     python scripts/emulate_graph.py [--cuda DIR]
 
-For changes of the kernels where there is no GPU, as scripts/emulate_attention.py is for those of attention. Every
-sample of these ops, wrong values among them, and a crystal with many neighbours as near as each other.
+Use it to test changes of the kernels without a GPU, like scripts/emulate_attention.py. It runs every
+sample of these ops, also with wrong values, and a crystal with many neighbours at equal distances.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
 
 
 def placed(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """Where a GPU's kernels take it: contiguous, beginning on 16 bytes."""
+    """The tensor in the form that GPU kernels take: contiguous and aligned to 16 bytes."""
     if tensor is None:
         return None
     tensor = tensor.contiguous()
@@ -30,7 +30,7 @@ def placed(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.Tensor]:
-    """The results of the op, from kernels that find no useful numbers there."""
+    """The results of the op, in memory that contains no useful numbers."""
     given: list[Any] = [placed(a) for a in args if a is None or isinstance(a, torch.Tensor)]
     first, is_double = given[0], args[0].dtype == torch.float64
 
@@ -157,7 +157,7 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.T
 
 
 def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.Tensor]:
-    """What the CPU's kernels find; raises AssertionError where the GPU's differ."""
+    """The results of the CPU's kernels; raises AssertionError if the GPU's differ."""
     found = getattr(OPS, op)(*args)
     want = [found] if isinstance(found, torch.Tensor) else list(found)
     for a, b in zip(emulated(library, op, args), want, strict=True):
@@ -167,7 +167,7 @@ def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.Tens
 
 
 def check_wrong(library: ctypes.CDLL, sample: Any) -> None:
-    """A wrong value, of the right shape, has to be seen in results that can show it."""
+    """Checks that a wrong value, of the right shape, shows in results that can show it."""
     for name, (place, value) in sample.bad.items():
         if isinstance(value, torch.Tensor) and value.shape == sample.args[place].shape:
             args = [*sample.args[:place], value, *sample.args[place + 1 :]]
@@ -176,7 +176,7 @@ def check_wrong(library: ctypes.CDLL, sample: Any) -> None:
 
 
 def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> None:
-    """A lattice of atoms of three types, some of them virtual, moved by up to `spread` A."""
+    """A lattice of atoms of three types, some of them virtual, with displacements of up to `spread` A."""
     gen = torch.Generator().manual_seed(1)
     side = 2.0 * torch.arange(5, dtype=torch.float64)
     positions = torch.cartesian_prod(side, side, side)
@@ -245,7 +245,7 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
             y = torch.randn(room, rows, channels, generator=gen).to(dtype)
             x = torch.randn(125, columns, channels, generator=gen).to(dtype)
             weight = y[:, 0, :1].contiguous()
-            for nodes in (4, 5):  # which have several warps each
+            for nodes in (4, 5):  # each has several warps
                 some = torch.where(torch.arange(room) % 50 == 7, j % nodes, -1)
                 check(library, "edge_rotate_sum", (turn, y, *ops.EdgeIndex.of(some, nodes)))
             for of in (centers, (j, order, starts)):

@@ -1,10 +1,10 @@
 """Runs the GPU kernels of `harmonic_sums`, `harmonic_forces` and `moment_invariants` on the CPU, thread by thread, and
-compares them with those of the CPU.
+compares them with the CPU's kernels.
 
     python scripts/emulate_harmonic.py [--cuda DIR]
 
-For changes of the kernels where there is no GPU, as scripts/emulate_attention.py is for those of attention. Every
-sample of these ops, wrong values among them, and atoms with many neighbours, with sums in shared memory and without.
+Use it to test changes of the kernels without a GPU, like scripts/emulate_attention.py. It runs every
+sample of these ops, also with wrong values, and atoms with many neighbours, with sums in shared memory and without.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from mdops.testing import harmonic_tables, op_samples
 OPS = torch.ops.mdops
 DTYPES = (torch.float32, torch.float64)
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-13}
-SHARED = (232448, 48 << 10)  # of an H100, and of a chip on which large sums lie in global memory
+SHARED = (232448, 48 << 10)  # of an H100, and of a chip whose large sums are in global memory
 
 
 def pointers_of(tensors: Sequence[torch.Tensor | None]) -> Any:
@@ -80,7 +80,7 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any], shared: int) ->
 
 
 def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> None:
-    """Raises AssertionError where the kernels differ from the CPU's."""
+    """Raises AssertionError if the kernels differ from the CPU's."""
     wanted = getattr(OPS, op)(*args)
     every = [wanted] if isinstance(wanted, torch.Tensor) else wanted
     for shared in SHARED:
@@ -92,10 +92,10 @@ def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> None:
 
 
 def check_wrong(library: ctypes.CDLL, sample: Any) -> None:
-    """A wrong value has to be seen."""
+    """Checks that a wrong value shows in the results."""
     for name in sample.bad.keys() & {"counts", "types", "forth_index", "neighbors"}:
         if name != "counts" and sample.op == "moment_invariants_backward":
-            continue  # of no use there
+            continue  # not used there
         place, value = sample.bad[name]
         args = [*sample.args[:place], value, *sample.args[place + 1 :]]
         for shared in SHARED:
@@ -104,7 +104,7 @@ def check_wrong(library: ctypes.CDLL, sample: Any) -> None:
 
 
 def check_many(library: ctypes.CDLL, degree: int, intervals: int, ntypes: int, dtype: torch.dtype) -> None:
-    """Atoms with up to 150 neighbours of each type, beyond the cutoff, at one place and at the atom's, too."""
+    """Atoms with up to 150 neighbours of each type, also beyond the cutoff, at one place and at the atom's place."""
     gen = torch.Generator().manual_seed(degree)
     atoms, width = 5, 150 * ntypes
     counts = torch.randint(0, 151, (atoms, ntypes), generator=gen).int()
@@ -128,7 +128,7 @@ def check_many(library: ctypes.CDLL, degree: int, intervals: int, ntypes: int, d
             for more in ((functions + 2,), ((degree + 1) ** 2, seconds))
         ]
         check(library, "harmonic_sums_backward", (*grads, *sums))
-        d[0, :5] = 0.3  # what is at one place has no bound
+        d[0, :5] = 0.3  # the number of neighbours at one place has no limit
         sums = d.to(dtype), *sums[1:]
         nearest = OPS.harmonic_sums(*sums)[3]
         for systems in (1, 2):
@@ -139,7 +139,7 @@ def check_many(library: ctypes.CDLL, degree: int, intervals: int, ntypes: int, d
 
 
 def check_features(library: ctypes.CDLL, channels: int, lmax: int, dtype: torch.dtype) -> None:
-    """Of more atoms than a block has."""
+    """Features of more atoms than a block has."""
     gen = torch.Generator().manual_seed(channels)
 
     def numbers(*shape: int) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """Runs two GPU kernels of `linear` and `degree_linear` on the CPU, thread by thread, and compares them with float64.
-They are the one by parts of float16, and the one of small products.
+They are the kernel with float16 parts, and the kernel for small products.
 
     python scripts/emulate_linear.py [--cuda DIR]
 
-For changes of the kernel where there is no GPU, as scripts/emulate_attention.py is for those of attention.
+Use it to test changes of the kernels without a GPU, like scripts/emulate_attention.py.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import itertools
 import torch
 from gpu_emulator.compile import library_of
 
-TOLERANCE = 3e-7  # of the sums of sizes
+TOLERANCE = 3e-7  # relative to the sums of absolute values
 SIZES = (  # rows, coefficients, depth, columns
     (800, 1, 64, 64),
     (771, 1, 100, 27),

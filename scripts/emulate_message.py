@@ -1,9 +1,9 @@
 """Runs the GPU kernels of the op `message` and its derivatives on the CPU, thread by thread, and compares them with
-PyTorch's own operations in float64.
+PyTorch's operations in float64.
 
     python scripts/emulate_message.py [--cuda DIR]
 
-For changes of the kernels where there is no GPU, as scripts/emulate_attention.py is for those of attention.
+Use it to test changes of the kernels without a GPU, like scripts/emulate_attention.py.
 """
 
 import ctypes
@@ -17,13 +17,13 @@ from gpu_emulator.compile import library_of
 from mdops.ops.activation import CODES, of_code
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}
-TOLERANCE_OF_ONE = 2e-3  # of products of one part
+TOLERANCE_OF_ONE = 2e-3  # for products of one part
 PASSES = ("forward", "backward", "second")
 
 
 @dataclasses.dataclass
 class Case:
-    """Rows of random numbers; some firsts have none, some rows no second, and some rows stand behind the last first."""
+    """Rows of random numbers; some firsts have no rows, some rows no second, and some come after the last first."""
 
     inputs: int
     sent: int
@@ -34,7 +34,7 @@ class Case:
     dtype: torch.dtype
     groups: tuple[tuple[int, int], ...] = ()  # how many firsts each has, and how many of them are seconds
     parts: int = 2  # of numbers in products
-    width: int | None = None  # with frames, and so many numbers of some rows taken elsewhere
+    width: int | None = None  # with frames, and this many numbers of some rows taken elsewhere
     outer: bool = False  # rows are a number times a vector
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class Case:
             given, by_z = [self.grad_sent, self.grad_kept, *along], space(rows, columns)
             out = [*(sums if name == "second" else [None, None]), *by]
         memory = [space(rows, columns) if name == "second" else None]
-        if plain:  # products are made before and after
+        if plain:  # products are computed before and after
             by_z = self.x @ self.weight
             memory[0] = self.along[0] @ self.weight if name == "second" else None
         memory.append(space(rows, self.kept) if name != "forward" else None)
@@ -197,7 +197,7 @@ class Case:
 
 
 def check(library: ctypes.CDLL, case: Case, *, plain: bool, chip: int) -> float:
-    """The largest error of all passes; raises AssertionError where it is too large."""
+    """The largest error of all passes; raises AssertionError if it is too large."""
     worst, expected = 0.0, case.expected()
     for name in expected:
         found = case.emulated(library, name, plain=plain, chip=chip)
@@ -210,7 +210,7 @@ def check(library: ctypes.CDLL, case: Case, *, plain: bool, chip: int) -> float:
 
 
 def check_ends(library: ctypes.CDLL, inputs: int, columns: int, chip: int) -> float:
-    """The largest error of what messages along angles add for their edges, and of its gradients."""
+    """The largest error of the sums of messages along angles for their edges, and of the gradients."""
     gen = torch.Generator().manual_seed(columns)
     lengths = torch.tensor([3, 0, 26, 16, 1, 40])
     rows, atoms = int(lengths.sum()) + 3, len(lengths)
@@ -247,7 +247,7 @@ def main() -> None:
             )
         for dtype in (torch.float32, torch.float64):
             for shape in ((3, 4, 3), (2, 0, 2), (1, 5, 0), (0, 3, 0), (70, 10, 70), (40, 96, 0)):
-                for some in (lengths, 5 * lengths):  # a warp each, where there are more
+                for some in (lengths, 5 * lengths):  # with more of them, a warp each
                     case = Case(*shape, some, 7, CODES["tanh"], dtype)
                     print(f"{dtype}, {shape}, {len(some)}: {check(library, case, plain=True, chip=1):.1e}")
         wide = (32, 16, 32), (32, 48, 0), (64, 32, 64), (128, 128, 128)
@@ -260,7 +260,7 @@ def main() -> None:
             print(
                 f"tensor cores, {shape}, {chip}, one part: {check(library, case, plain=False, chip=chip):.1e}"
             )
-        # Wider rows have no kernels with frames.
+        # There are no kernels with frames for wider rows.
         for shape, chip, width in itertools.product(wide[:3], (1, 8), (0, 16, 32)):
             case = Case(*shape, lengths, 7, CODES["silut"], torch.float32, width=width)
             print(f"frames, {shape}, {chip}, {width}: {check(library, case, plain=False, chip=chip):.1e}")

@@ -1,8 +1,8 @@
-"""Runs a net as one block by mma.sync on the CPU, thread by thread, and compares it with PyTorch's operations.
+"""Runs a net as one block with mma.sync on the CPU, thread by thread, and compares it with PyTorch's operations.
 
     python scripts/emulate_nets.py [--cuda DIR] [--only TEXT]
 
-As scripts/emulate_attention.py does for attention's kernels; see there.
+Like scripts/emulate_attention.py for attention's kernels; see there.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from mdops.ops.activation import CODES
 
 BLOCKS = [(32, 256), (64, 256), (32, 512), (64, 512)]  # rows, and the widest layer: kBlockKinds
 H100, A100, LITTLE = 227 << 10, 163 << 10, 99 << 10  # bytes of shared memory: rings of 4, 3 and 2 slots
-TOLERANCE = {2: 5e-6, 1: 1e-2}  # of the largest number, by parts
+TOLERANCE = {2: 5e-6, 1: 1e-2}  # relative to the largest number, by parts
 
 
 class NetCall(ctypes.Structure):
@@ -42,7 +42,7 @@ class NetCall(ctypes.Structure):
 def errors(
     library: ctypes.CDLL, inputs: int, widths: list[int], activation: str, kind: int, parts: int, shared: int
 ) -> list[float]:
-    """Of the values and of the gradient, of their largest number; two blocks."""
+    """Errors of the values and of the gradient, relative to their largest number; two blocks."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:

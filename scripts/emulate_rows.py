@@ -1,11 +1,11 @@
 """Runs the GPU kernels of `edge_environment`, `edge_frames`, `edge_splines`, `edge_softmax`, `degree_norm`,
 `scalar_gate`, `row_gate`, `own_message`, `edge_update` and `node_update` on the CPU, thread by thread, and compares
-them with those of the CPU.
+them with the CPU's kernels.
 
     python scripts/emulate_rows.py [--cuda DIR]
 
-For changes of the kernels where there is no GPU, as scripts/emulate_so2.py is for layers of edges. Every sample of
-these ops, and as many rows as several blocks have.
+Use it to test changes of the kernels without a GPU, like scripts/emulate_so2.py for layers of edges. It runs every
+sample of these ops, and as many rows as several blocks have.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
 
 
 def passes_of(op: str) -> tuple[str, int]:
-    """The op that goes forward, and which of its passes it is: that, 1 and 2 back, 3 of what is summed over atoms."""
+    """The forward op, and the pass: the op itself, 1 and 2 backward passes, 3 of quantities summed over atoms."""
     name = op.removesuffix("_terms")
     if name != op:
         return name, 3
@@ -44,7 +44,7 @@ def passes_of(op: str) -> tuple[str, int]:
 
 
 def sizes_of(name: str, args: Sequence[Any]) -> tuple[list[int], Sequence[float]]:
-    """What `rows.cpp` takes as sizes, and the numbers beside them, of the arguments of the op that goes forward."""
+    """The sizes for `rows.cpp`, and further numbers, from the arguments of the forward op."""
     shape = args[0].shape
     if name == "edge_environment":
         return [*shape[:2], len(args[1]), len(args[4])], args[6:]
@@ -73,7 +73,7 @@ def emulated(
     like: Sequence[torch.Tensor],
     before: float = torch.nan,
 ) -> list[torch.Tensor]:
-    """The results of the op, such as `like`, from memory with these numbers `before`."""
+    """The results of the op, with the shapes of `like`, in memory that contains the numbers `before`."""
     name, back = passes_of(op)
     grads = {"edge_environment": 5, "edge_frames": 2}.get(name, 1)
     sizes, numbers = sizes_of(name, args[grads:] if back == 1 else args)
@@ -88,7 +88,7 @@ def emulated(
 
 
 def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
-    """The largest error beside the CPU's op; raises AssertionError where it is too large."""
+    """The largest error against the CPU's op; raises AssertionError if it is too large."""
     wanted = getattr(torch.ops.mdops, op)(*args)
     wanted = [wanted] if isinstance(wanted, torch.Tensor) else list(wanted)
     off = 0.0
@@ -102,7 +102,7 @@ def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
 
 
 def check_wrong_offsets(library: ctypes.CDLL, args: Sequence[Any]) -> None:
-    """A GPU, which does not look at offsets before, answers NaN for edges that are not those of their atom."""
+    """Checks that a GPU, which does not check offsets before, returns NaN for edges that are not their atom's."""
     offsets, y = args[6], torch.ops.mdops.edge_softmax(*args)
     beyond, large = offsets + len(y), offsets.clone()
     large[2] = 10**6

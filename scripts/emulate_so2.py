@@ -1,9 +1,9 @@
 """Runs the GPU kernels of `so2_layer`, `so2_messages`, `grid_product` and `order_mix` on the CPU, thread by thread, and
-compares them with those of the CPU.
+compares them with the CPU's kernels.
 
     python scripts/emulate_so2.py [--cuda DIR]
 
-For changes of the kernels where there is no GPU, as scripts/emulate_attention.py is for those of attention. Every
+Use it to test changes of the kernels without a GPU, like scripts/emulate_attention.py. It runs every
 sample of these ops, and as many rows as several blocks have.
 """
 
@@ -20,10 +20,10 @@ from mdops.testing import op_samples, within_groups
 
 OPS = torch.ops.mdops
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
-ONE_PRODUCT = 2e-3  # of numbers of 11 bits
+ONE_PRODUCT = 2e-3  # for numbers of 11 bits
 
 
-SHARED = 232448, 166912  # bytes of shared memory: of GPUs that have weights in two parts there, or not
+SHARED = 232448, 166912  # bytes of shared memory: of GPUs that keep weights in two parts there, or not
 
 
 def check(
@@ -35,7 +35,7 @@ def check(
     shared: int = SHARED[0],
     parts: int = 2,
 ) -> float:
-    """The largest error beside the CPU's op in float64; raises AssertionError where it is too large."""
+    """The largest error against the CPU's op in float64; raises AssertionError if it is too large."""
     grad, x, *weights, _, groups, result = args if op.endswith("backward") else (None, *args, None)
     y = torch.full(x.shape, torch.nan, dtype=x.dtype)
     tensors = [None if t is None else t.contiguous() for t in (grad, x, *weights, result, y)]
@@ -52,8 +52,8 @@ def check(
 
 
 def check_messages(library: ctypes.CDLL, grad: torch.Tensor, args: Sequence[Any], parts: int) -> list[float]:
-    """The same of messages, by one kernel: of their sums, and of each gradient. What a GPU keeps for the latter is what
-    the last layer gives; a CPU keeps other things."""
+    """The same for messages by one kernel: errors of their sums, and of each gradient. For the gradients, a GPU keeps
+    the results of the last layer; a CPU keeps other values."""
 
     def exact(value: Any) -> Any:
         if isinstance(value, list):
@@ -84,7 +84,7 @@ def check_messages(library: ctypes.CDLL, grad: torch.Tensor, args: Sequence[Any]
 
 
 def check_grid(library: ctypes.CDLL, args: Sequence[Any]) -> float:
-    """The same of products at points."""
+    """The same for products at points."""
     a, b, out, u, v = (t.contiguous() for t in args[:5])
     y = torch.full((u.shape[0], out.shape[1], u.shape[2]), torch.nan, dtype=u.dtype)
     sizes = len(a), a.shape[1], b.shape[1], out.shape[1], u.shape[0], u.shape[2], any(args[5:])
@@ -97,7 +97,7 @@ def check_grid(library: ctypes.CDLL, args: Sequence[Any]) -> float:
 
 
 def check_orders(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
-    """The same of mixed degrees."""
+    """The same for mixed degrees."""
     first, x, degree, *transposed = args
     want = getattr(OPS, op)(*args)
     y = torch.full(want.shape, torch.nan, dtype=x.dtype)
@@ -111,7 +111,7 @@ def check_orders(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
 
 
 def messages_of(edges: int, layers: int, nodes: int, gen: torch.Generator) -> tuple[Any, ...]:
-    """A call of the op on messages of 32 channels, some edges without nodes."""
+    """A call of the op on messages with 32 channels; some edges have no nodes."""
     draw = functools.partial(torch.randn, generator=gen)
     shapes = ((96, 96), layers), ((64, 128), layers), ((32, 64), layers - 1)
     lists = [[0.1 * draw(*shape) for _ in range(count)] for shape, count in shapes]

@@ -2,13 +2,13 @@
 
     .venv/bin/python scripts/fuzz_ops.py [--device cpu|cuda] [--seconds 60 | --calls N] [--seed 0] [--only NUMBER]
 
-Every call must end in a Python exception, or in results of the documented shapes and dtypes, those of the op's fake
-kernel, and must leave its inputs alone; made again, it must give the same bits (on a CPU with other values in memory
-that was never written). The calls run in a child process with little memory; a call that kills it, or
-that does not end, is reported as any other finding, with its number and its arguments. Call NUMBER of a seed is the
-same in every run, and `--only NUMBER` makes it alone. Exit status: 0 without findings, 1 with some.
+Every call must end in a Python exception, or in results of the documented shapes and dtypes (those of the op's fake
+kernel), and must not change its inputs. Repeated, it must give the same bits (on a CPU with other values in
+uninitialised memory). The calls run in a child process with limited memory; a call that kills it, or
+does not end, is reported like other findings, with its number and its arguments. Call NUMBER of a seed is the
+same in every run, and `--only NUMBER` makes only this call. Exit status: 0 without findings, 1 with some.
 
-`--samples module:function` takes other samples, such as those of ops of your own; the function gets a device and a
+`--samples module:function` uses other samples, such as those of your own ops; the function gets a device and a
 dtype.
 """
 
@@ -33,10 +33,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-STARTING = 600  # seconds that a child may take before its first call and after its last
-MEMORY = 3 << 30  # bytes that calls may ask for, beside what an idle child has
-FINDINGS = 20  # enough to stop at
-M_PERTURB = -6  # of glibc's malloc.h
+STARTING = 600  # seconds that a child may take before its first call and after its last one
+MEMORY = 3 << 30  # bytes that calls may allocate, in addition to an idle child's
+FINDINGS = 20  # stop after this number
+M_PERTURB = -6  # from glibc's malloc.h
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, OverflowError, MemoryError, NotImplementedError)
 
 INTEGERS = (-(2**63), -(2**31), -1, 0, 1, 3, 2**31 - 1, 2**31, 2**32 + 2, 2**62, 2**63 - 1)
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--samples", default="mdops.testing:op_samples", metavar="MODULE:FUNCTION")
     args = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "2", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    import torch  # noqa: F401  for all children, which are forked: it takes seconds
+    import torch  # noqa: F401  (takes seconds; all children are forked afterwards)
 
     if args.only is not None:
         print(describe(args, args.only), flush=True)
@@ -64,7 +64,7 @@ def main() -> None:
     raise SystemExit(watch(args))
 
 
-# The parent: it imports no ops, and calls nothing of PyTorch's.
+# The parent. It neither imports ops nor calls PyTorch.
 
 
 @dataclasses.dataclass
@@ -74,7 +74,7 @@ class Finding:
 
 
 def watch(args: argparse.Namespace) -> int:
-    """Keeps a child at work until the time is over, and prints what was found; returns the exit status."""
+    """Keeps a child running until the time is over, and prints findings; returns the exit status."""
     findings: list[Finding] = []
     counts: collections.Counter[str] = collections.Counter()
     number, calls, start = args.only or 0, 0, time.monotonic()
@@ -88,7 +88,7 @@ def watch(args: argparse.Namespace) -> int:
         counts += child.counts
         if child.problem is None:
             break
-        # A call made alone was shown before.
+        # With --only, the call was printed before.
         call = "" if args.only is not None else f"\n{describe(args, child.last)}"
         findings.append(Finding(child.last, f"{child.problem}{call}"))
         number = child.last + 1
@@ -105,8 +105,8 @@ class Child:
 
     Attributes:
         last: the number of the last call that it began. calls: how many it began.
-        findings: what it told of itself. counts: how its calls ended.
-        problem: what became of it, None if it came to its end.
+        findings: those that it reported. counts: how its calls ended.
+        problem: how it failed; None if it finished.
     """
 
     def __init__(self, args: argparse.Namespace, first: int, seconds: float, most: int | None) -> None:
@@ -114,7 +114,7 @@ class Child:
         self.findings: list[Finding] = []
         self.counts: collections.Counter[str] = collections.Counter()
         self.problem: str | None = None
-        with tempfile.TemporaryFile() as said_here:  # a pipe that nobody reads would fill up
+        with tempfile.TemporaryFile() as said_here:  # a pipe without a reader would fill up
             with forked(lambda: work(args, first, seconds, most), said_here) as (process, told):
                 self._read(process, told, args.patience)
             code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -125,10 +125,10 @@ class Child:
                 self.problem = f"the process died of {how}" + (f": {said[-2000:]}" if said else "")
 
     def _read(self, process: int, told: int, patience: float) -> None:
-        """Takes a line of JSON for each call begun or ended; kills a process that says nothing."""
+        """Reads a line of JSON for each call begun or ended; kills a process that writes nothing for too long."""
         buffer = b""
         while True:
-            # A child that has begun no call yet is importing the ops.
+            # Before its first call, a child imports the ops.
             if not select.select([told], [], [], patience if self.calls else STARTING)[0]:
                 os.kill(process, signal.SIGKILL)
                 self.problem = f"no end after {patience:g} s"
@@ -151,12 +151,12 @@ class Child:
 
 
 def common(args: argparse.Namespace) -> list[str]:
-    """The arguments that decide what a call is."""
+    """The arguments that determine a call."""
     return ["--device", args.device, "--seed", str(args.seed), "--samples", args.samples]
 
 
 def describe(args: argparse.Namespace, number: int) -> str:
-    """The call as text. A process of its own makes the samples: their ops may be broken."""
+    """The call as text. A separate process makes the samples, because their ops may be broken."""
 
     def show() -> None:
         os.write(1, Fuzzer(args.samples, args.device, args.seed).describe(number).encode())
@@ -173,7 +173,7 @@ def describe(args: argparse.Namespace, number: int) -> str:
 
 @contextlib.contextmanager
 def forked(job: Callable[[], None], said_here: IO[bytes]) -> Iterator[tuple[int, int]]:
-    """The id of a child that does the job, and the end of a pipe that has what it writes. What it says of errors goes
+    """The id of a child that runs the job, and the read end of a pipe with its output. Its error messages go
     to the file."""
     told, tells = os.pipe()
     sys.stdout.flush()
@@ -201,9 +201,9 @@ def forked(job: Callable[[], None], said_here: IO[bytes]) -> Iterator[tuple[int,
 
 
 def work(args: argparse.Namespace, first: int, seconds: float, most: int | None) -> None:
-    """Makes calls and tells of each, until the time is over or there were enough."""
+    """Makes calls and reports each, until the time is over or there were enough."""
     fuzzer = Fuzzer(args.samples, args.device, args.seed)
-    # What the first calls of fake kernels import, which takes seconds.
+    # Imports what the first calls of fake kernels need, which takes seconds.
     for sample in {sample.op: sample for sample in fuzzer.samples}.values():
         with contextlib.suppress(*REFUSALS):
             fake_results(sample, list(sample.args))
@@ -221,7 +221,7 @@ def tell(event: str, value: Any) -> None:
 
 
 def limit_memory(device: str) -> None:
-    """Lets a call that asks for too much fail, before it takes the memory of the machine or of the GPU."""
+    """Makes calls fail that need too much memory, before they use all of the machine's or the GPU's."""
     import torch
 
     if device == "cuda":
@@ -248,9 +248,9 @@ class Fuzzer:
             self.samples_of[sample.op].append(sample)
 
     def call(self, number: int) -> tuple[Any, list[Any], list[str]]:
-        """Sample, arguments and what was changed of call `number`."""
+        """Sample, arguments and changes of call `number`."""
         rng = random.Random(f"{self.seed}/{number}")
-        # Ops in turn, whether they have many samples or few.
+        # Every op gets the same number of calls, whether it has many samples or few.
         ops = list(self.samples_of)
         sample = rng.choice(self.samples_of[ops[number % len(ops)]])
         args, changes = [copied(a) for a in sample.args], []
@@ -276,7 +276,7 @@ class Fuzzer:
                 torch.cuda.synchronize()
         except REFUSALS as error:
             if "CUDA error" in str(error):
-                # The context is lost: what comes later would fail, too.
+                # The context is lost, so that later calls would fail, too.
                 raise
             return "refused", None
         if [image(tensor) for tensor in tensors(args)] != before:
@@ -286,7 +286,7 @@ class Fuzzer:
         return ("finding", f"{problem}\n{self.describe(number)}") if problem else ("result", None)
 
     def _fill_memory(self, byte: int) -> None:
-        """Lets glibc fill memory with this byte before it is used."""
+        """Makes glibc fill memory with this byte before it is used."""
         if self.device == "cpu":
             ctypes.CDLL(None).mallopt(M_PERTURB, byte)
 
@@ -298,8 +298,8 @@ class Fuzzer:
 
 
 def wrong_shapes(sample: Any, args: list[Any], results: Any) -> str | None:
-    """How results differ from what the fake kernel says of their shapes and dtypes. Those in a layout of the kernels'
-    own have the device's shapes, and the fake ones are of none."""
+    """How shapes and dtypes of results differ from those of the fake kernel. Results in the kernels' own layout are
+    left out, because their shapes depend on the device."""
     try:
         expected = [(known_sizes(tensor), tensor.dtype) for tensor in tensors([fake_results(sample, args)])]
     except REFUSALS as error:
@@ -316,7 +316,7 @@ def wrong_shapes(sample: Any, args: list[Any], results: Any) -> str | None:
 
 
 def different_bits(sample: Any, results: Any, again: Any) -> str | None:
-    """Which result is another in a second call; those in a layout of the kernels' own may have gaps."""
+    """Which result differs in a second call; results in the kernels' own layout may have gaps."""
     for k, (one, two) in enumerate(zip(tensors([results]), tensors([again]), strict=True)):
         if k not in getattr(sample, "opaque", ()) and image(one) != image(two):
             return f"result {k} is another in a second call: {text(one)} and {text(two)}"
@@ -329,7 +329,7 @@ def fake_results(sample: Any, args: list[Any]) -> Any:
     except RuntimeError as error:
         if "FakeTensors" not in str(error):
             raise
-    # Some size depends on the data.
+    # Some sizes depend on the data.
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -394,7 +394,7 @@ def text(value: Any) -> str:
     return repr(value)
 
 
-# Mutations. Each gives the new value and a name.
+# Mutations. Each returns the new value and a name.
 
 
 def mutated(value: Any, rng: random.Random) -> tuple[Any, str]:
@@ -435,14 +435,14 @@ def mutated_tensor(tensor: Any, rng: random.Random) -> tuple[Any, str]:
     if tensor.is_floating_point() and tensor.itemsize == 1 and change is not changed_dtype:
         import torch
 
-        # PyTorch cannot calculate with float8: its bytes change.
+        # PyTorch cannot compute with float8, so its bytes are changed.
         new, name = change(tensor.view(torch.uint8), rng)
         return new.view(tensor.dtype) if new.dtype == torch.uint8 else new, name
     return change(tensor, rng)
 
 
 def changed_values(tensor: Any, rng: random.Random) -> tuple[Any, str]:
-    """Some elements, or all, are one value."""
+    """Some or all elements are set to one value."""
     import torch
 
     if tensor.dtype == torch.bool:
@@ -466,7 +466,7 @@ def changed_values(tensor: Any, rng: random.Random) -> tuple[Any, str]:
 
 
 def changed_shape(tensor: Any, rng: random.Random) -> tuple[Any, str]:
-    """An axis longer, shorter, empty, more or less."""
+    """Makes an axis longer, shorter or empty, or adds or removes one."""
     if not tensor.dim():
         return tensor[None], "one axis"
     axis = rng.randrange(tensor.dim())
@@ -488,7 +488,7 @@ def changed_shape(tensor: Any, rng: random.Random) -> tuple[Any, str]:
 
 
 def changed_strides(tensor: Any, rng: random.Random) -> tuple[Any, str]:
-    """The same shape over memory of another order, or over the same memory again and again."""
+    """The same shape with memory in another order, or with overlapping memory."""
     import torch
 
     if not tensor.dim() or not tensor.numel():

@@ -1,9 +1,9 @@
-"""Kills `mdops learn` with SIGKILL at random moments, calls it again each time, and compares with a loop that was not.
+"""Kills `mdops learn` with SIGKILL at random moments, restarts it each time, and compares with an uninterrupted loop.
 
 python scripts/kill_learning.py FOLDER [--kills 20] [--seconds 20] [--seed 0] [--change JSON] [--json FILE]
 
-The input is that of examples/learn_alloy.py, shortened. Each label that is on the disk when the loop is killed must
-stay as it is, and the labels of all rounds must be the same bytes in the end.
+The input is a shortened one of examples/learn_alloy.py. Each label on the disk when the loop is killed must
+not change, and the final labels of all rounds must have the same bytes.
 """
 
 import argparse
@@ -40,13 +40,13 @@ def labels(folder: Path) -> dict[Path, bytes]:
 
 
 def told(folder: Path) -> list[str]:
-    """The stages that the loop began, without their times."""
+    """The stages that the loop started, without times."""
     log = folder / "learn.log"
     return [line.partition("  ")[2] for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def lost(folder: Path, before: dict[Path, bytes]) -> list[Path]:
-    """Labels that are no more, neither by themselves nor among those of their round."""
+    """Labels that no longer exist, neither as files nor among those of their round."""
     gone = []
     for path, text in before.items():
         whole = [path.parents[1] / name for name in ("labels.extxyz", "set_aside.extxyz")]
@@ -76,7 +76,7 @@ def main() -> None:
         lines, known = told(killed), labels(killed)
         process = start(killed, args.change)
         while process.poll() is None and told(killed) == lines:
-            time.sleep(0.02)  # until it works
+            time.sleep(0.02)  # until it has started
         time.sleep(args.seconds * chance.random() ** 2)
         if process.poll() is not None:
             break

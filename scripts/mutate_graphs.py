@@ -1,10 +1,10 @@
-"""Changes bytes of TensorFlow graphs, many times, and reads what is left, in child processes.
+"""Changes bytes of TensorFlow graphs, many times, and reads the results in child processes.
 
     python scripts/mutate_graphs.py GRAPH... [--count 10000] [--seed 0]
 
-Every file has to be refused with a ModelFileError or an UnsupportedModelError, or to be read as a model that evaluates;
-no process may die, take more than 10 s for a file, or more than 2 GiB. A number that only one place has may change
-unseen: graphs have no checksums.
+Every file must be refused with a ModelFileError or an UnsupportedModelError, or be read as a model that can be
+evaluated; no process may die, take more than 10 s for a file, or more than 2 GiB. Changes of numbers that occur in one
+place only may go unnoticed: graphs have no checksums.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def batch(graphs: list[Path], seeds: range, queue: "multiprocessing.Queue") -> N
 
     warnings.simplefilter("ignore")
     originals = [graph.read_bytes() for graph in graphs]
-    read(graphs[0])  # which imports what is needed
+    read(graphs[0])  # for its imports
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
             random = np.random.default_rng(seed)
@@ -80,7 +80,7 @@ def batch(graphs: list[Path], seeds: range, queue: "multiprocessing.Queue") -> N
 
 
 def read(path: Path) -> str:
-    """ "refused", or "read" where the model evaluates, or "other" with what went wrong."""
+    """ "refused", or "read" if the model can be evaluated, or "other" with the error."""
     import torch
 
     import mdops

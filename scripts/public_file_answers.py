@@ -1,9 +1,10 @@
-"""What DeePMD-kit says of model files, for scripts/check_public_files.py, in a Python that has it.
+"""DeePMD-kit's results for model files, for scripts/check_public_files.py, in a Python with DeePMD-kit.
 
     python scripts/public_file_answers.py BACKEND FILE...
 
-BACKEND is tf or pt. Beside each file FILE.npz has the answers to three structures, or FILE.txt DeePMD-kit's words where
-it refuses the file. A graph that it refuses for its age is converted by `dp convert-from`, if that can.
+BACKEND is tf or pt. Writes results for three structures to FILE.npz beside each file, or DeePMD-kit's message to
+FILE.txt if it refuses the file. A graph that is refused because of its age is converted with `dp convert-from`,
+if possible.
 """
 
 import json
@@ -16,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-DISTANCE = 2.4  # A, between the places of a grid, on which atoms stand
-CASES = {"box": (27, 3), "triclinic": (60, 4), "cluster": (11, 3)}  # atoms, and places along an edge
+DISTANCE = 2.4  # A, between the sites of a grid with the atoms
+CASES = {"box": (27, 3), "triclinic": (60, 4), "cluster": (11, 3)}  # atoms, and sites along an edge
 
 
 def structure(case: str, ntypes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Types, positions and cell, always the same of a case."""
+    """Types, positions and cell, always the same for a case."""
     atoms, edge = CASES[case]
     random = np.random.default_rng([atoms, edge])
     cell = np.eye(3) * edge * DISTANCE
@@ -38,7 +39,7 @@ def potential(path: Path, backend: str, folder: Path) -> Any:
     if backend == "pt":
         from deepmd.infer import DeepPot
 
-        if path.suffix in (".dp", ".yaml"):  # the backend that reads these has no forces
+        if path.suffix in (".dp", ".yaml"):  # the backend for these gives no forces
             frozen = folder / "model.pth"
             subprocess.run([program, "convert-backend", path, frozen], check=True, capture_output=True)
             path = frozen
@@ -65,7 +66,7 @@ def potential(path: Path, backend: str, folder: Path) -> Any:
 
 
 class Program:
-    """The TorchScript in a file, which takes fewer arguments in files of older versions than DeePMD-kit gives it."""
+    """The TorchScript in a file. In files of older versions, it takes fewer arguments than DeePMD-kit passes."""
 
     def __init__(self, path: Path, model: Any) -> None:
         import torch
@@ -100,13 +101,13 @@ class Program:
 
 
 def operations(model: Any) -> set[str]:
-    """Of a graph; none of other models."""
+    """The operations of a graph; empty for other models."""
     graph = getattr(getattr(model, "deep_eval", None), "graph", None)
     return set() if graph is None else {one.type for one in graph.get_operations()}
 
 
 def places(model: Any) -> list[int]:
-    """The key `sel` of the training input in a graph."""
+    """The key `sel` in the training input in a graph."""
     graph, session = model.deep_eval.graph, model.deep_eval.sess
     text = session.run(graph.get_tensor_by_name("load/train_attr/training_script:0"))
     found: list[int] = json.loads(text)["model"]["descriptor"]["sel"]
@@ -117,9 +118,9 @@ def answers(model: Any) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     fparam, aparam = model.get_dim_fparam(), model.get_dim_aparam()
     pairwise, masks = (name in operations(model) for name in ("DprcPairwiseIdx", "DescrptSeAMask"))
-    for case in ["cluster"] if pairwise or masks else CASES:  # which is without a cell
+    for case in ["cluster"] if pairwise or masks else CASES:  # the cluster has no cell
         types, positions, cell = structure(case, model.get_ntypes())
-        if masks:  # as many atoms of each type as it is made for
+        if masks:  # the model is made for this number of atoms of each type
             types = np.repeat(np.arange(model.get_ntypes()), places(model))
             positions = np.random.default_rng(len(types)).uniform(size=(len(types), 3)) * 10
         extra = {}
@@ -127,7 +128,7 @@ def answers(model: Any) -> dict[str, np.ndarray]:
             extra["fparam"] = np.full((1, fparam), 0.3)
         if aparam:
             extra["aparam"] = np.full((1, len(types) * aparam), 0.3)
-        if masks:  # the last atom of each type is not there
+        if masks:  # the last atom of each type is absent
             extra["aparam"] = np.ones((1, len(types)))
             extra["aparam"][0, np.cumsum(places(model)) - 1] = 0
         if pairwise:

@@ -1,4 +1,4 @@
-"""What the comparisons on models of random options share: a folder for them, and a table of what came out."""
+"""Shared code of the comparisons on random models: a folder for them, and a table of results."""
 
 import argparse
 import json
@@ -19,8 +19,8 @@ def compare(
     check: Callable[[argparse.Namespace, Path], Rows],
     summary: Callable[[argparse.Namespace, Rows], dict[str, Any]],
 ) -> int:
-    """The exit status: 1 where anything is "wrong" in the summary of what `check` says of what is in a folder.
-    `kept`: what that holds, for the parser's help."""
+    """The exit status: 1 if the summary of `check`'s results for the folder has anything "wrong".
+    `kept`: what the folder contains, for the parser's help."""
     parser.add_argument("--folder", type=Path, help=f"where {kept} are, or are kept")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

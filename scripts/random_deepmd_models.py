@@ -1,12 +1,14 @@
-"""Makes models with DeePMD-kit, of random kinds and options: check_random_models.py runs this in a Python that has it.
+"""Makes models with DeePMD-kit, of random kinds and options: check_random_models.py runs this in a Python with
+DeePMD-kit.
 
     python random_deepmd_models.py FOLDER FIRST LAST [KIND]
 
-With a kind all models have that descriptor, alone; `dpa2`, `dpa3`, `dpa4` and `dpa4c` come only so. `spin` is a model
-with magnetic moments on one of several, `dpa4_spin` and `dpa4c_spin` one of DPA-4 and DPA-4C, which take them as
-vectors. For each seed from FIRST to before LAST: <seed>.dp, the model in float64, with random weights and statistics;
-<seed>.json, the `model` section it was made from; and <seed>.npz, three systems with the energies, forces and virials
-of its PyTorch backend. Seeds that DeePMD-kit itself cannot do have <seed>.txt instead, which says why.
+With KIND, all models have only that descriptor; `dpa2`, `dpa3`, `dpa4` and `dpa4c` are made only in this way. `spin` is
+a model with magnetic moments and one of several descriptors, `dpa4_spin` and `dpa4c_spin` are DPA-4 and DPA-4C, which
+take moments as vectors. For each seed from FIRST to before LAST: <seed>.dp, the model in float64, with random weights
+and statistics; <seed>.json, the `model` section from which it was made; and <seed>.npz, three systems with the
+energies, forces and virials of the PyTorch backend. If DeePMD-kit itself fails, there is only <seed>.txt with
+the reason.
 """
 
 import copy
@@ -30,10 +32,10 @@ NEURONS = ([7], [5, 10], [8, 8], [12, 5], [4, 8, 16], [6, 6, 12], [3, 9, 18], [1
 FITTINGS = ([10, 10], [12, 12, 12], [8, 16, 16], [20], [6, 12, 24], [])
 MIXED = ("dpa1", "se_atten", "se_atten_v2", "se_e3_tebd")
 BY_TYPES = ("se_e2_a", "se_e2_r", "se_e3")
-NEAREST = 1.2  # A, of two atoms
-EDGE = 1e-3  # A: no pair is so near to a cutoff, where models that are not smooth jump
+NEAREST = 1.2  # A, smallest distance of two atoms
+EDGE = 1e-3  # A: no pair is so close to a cutoff, where models that are not smooth jump
 CUTOFFS = ("rcut", "e_rcut", "a_rcut", "three_body_rcut")
-MANY = 150  # places, where an atom sees images of itself: none of two equal distances is dropped then
+MANY = 150  # places, if atoms see their own images: so that none of two equal distances is dropped
 
 
 class Draw:
@@ -108,7 +110,7 @@ def descriptor(draw: Draw, kind: str, ntypes: int, rcut: float, crowded: bool) -
 
 
 def charge_and_spin(draw: Draw) -> dict[str, Any]:
-    """Keys of an embedding of them, or none."""
+    """Keys of an embedding of charge and spin, or none."""
     if not draw.chance(0.3):
         return {}
     return {
@@ -223,7 +225,7 @@ def dpa2(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
         "set_davg_zero": draw.chance(),
         "ln_eps": draw.one((None, 1e-5, 1e-3)),
     }
-    # Something has to go into the product of all.
+    # Something must be an input of the last product.
     repformer["update_g1_has_grrg"] = draw.chance(0.7) or repformer["g1_out_mlp"]
     keys: dict[str, Any] = {
         "type": "dpa2",
@@ -329,14 +331,14 @@ def dpa4c(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]
     return keys
 
 
-OTHERS = {"dpa2": dpa2, "dpa3": dpa3, "dpa4": dpa4, "dpa4c": dpa4c}  # by name alone
-EXPORTABLE = ("dpa4c", "dpa4c_spin")  # that the exportable backend alone has
-SPIN = "spin"  # magnetic moments on one of several descriptors
+OTHERS = {"dpa2": dpa2, "dpa3": dpa3, "dpa4": dpa4, "dpa4c": dpa4c}  # only by name
+EXPORTABLE = ("dpa4c", "dpa4c_spin")  # only in the exportable backend
+SPIN = "spin"  # magnetic moments with one of several descriptors
 NATIVE_SPIN = {"dpa4_spin": "dpa4", "dpa4c_spin": "dpa4c"}
 
 
 def bridging(draw: Draw) -> dict[str, Any]:
-    """Of a model dpa4; atoms are at least NEAREST apart."""
+    """Keys of a model dpa4; atoms are at least NEAREST apart."""
     inner = draw.number(1.0, 1.6)
     return {
         "bridging_method": "zbl",
@@ -361,7 +363,7 @@ def fitting(draw: Draw) -> dict[str, Any]:
 
 
 def table(draw: Draw, path: Path, pairs: int, rcut: float) -> dict[str, Any]:
-    """Of a ZBL model."""
+    """Keys of a ZBL model's table."""
     rows = draw.whole(20, 200)
     r = (1 + np.arange(rows)) * 1.05 * rcut / rows
     np.savetxt(path, np.stack([r, *(20 * np.exp(-r * draw.number(1, 2)) for _ in range(pairs))], 1))
@@ -371,7 +373,7 @@ def table(draw: Draw, path: Path, pairs: int, rcut: float) -> dict[str, Any]:
 
 
 def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, Any]:
-    """The section `model` of an input. `path` is that of the table, if there is one; `kind` that of the descriptor."""
+    """The section `model` of an input. `path` is for the table, if there is one; `kind` is the descriptor's."""
     if kind == SPIN:
         return with_spin(draw, model(draw, path, False, draw.one(("se_e2_a", "dpa1", "dpa2", "dpa3"))))
     if kind in NATIVE_SPIN:
@@ -391,7 +393,7 @@ def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, 
         models = [
             {"type_map": type_map, "descriptor": d, "fitting_net": fitting(draw)} for d in parts(MIXED, 2)
         ]
-        for other in models[1:]:  # parameters are the same of all
+        for other in models[1:]:  # all have the same parameters
             other["fitting_net"] |= {
                 key: models[0]["fitting_net"].get(key)
                 for key in ("numb_fparam", "numb_aparam", "default_fparam")
@@ -421,7 +423,7 @@ def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, 
 
 
 def with_spin(draw: Draw, section: dict[str, Any]) -> dict[str, Any]:
-    """With magnetic moments of some elements, and places for all virtual atoms."""
+    """The section with magnetic moments of some elements, and places for all virtual atoms."""
     count = len(section["type_map"])
     use = [draw.chance() for _ in range(count)]
     use[draw.whole(0, count)] = True
@@ -441,7 +443,7 @@ def with_spin(draw: Draw, section: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_native_spin(draw: Draw, section: dict[str, Any]) -> dict[str, Any]:
-    """With magnetic moments of some elements, which need coefficients of degree 1."""
+    """The section with magnetic moments of some elements, which need coefficients of degree 1."""
     own, names = section["descriptor"], section["type_map"]
     use = [draw.chance() for _ in names]
     use[draw.whole(0, len(names))] = True
@@ -457,13 +459,13 @@ def with_native_spin(draw: Draw, section: dict[str, Any]) -> dict[str, Any]:
 
 
 def randomize(network: torch.nn.Module, draw: Draw) -> None:
-    """Statistics, biases and time steps, which are zeros, ones or small in a new model."""
+    """Randomizes statistics, biases and time steps, which are zeros, ones or small in a new model."""
     with torch.no_grad():
         for name, value in (*network.named_buffers(), *network.named_parameters()):
             last, shape = name.rsplit(".", 1)[-1], tuple(value.shape)
             if not value.numel() or not value.is_floating_point():
                 continue
-            if last in ("mean", "stddev") and value.dim() == 1:  # of invariants, not of rows of types
+            if last in ("mean", "stddev") and value.dim() == 1:  # for invariants, not for rows of types
                 spread = 0.1 * draw.normal(*shape) if last == "mean" else draw.random.uniform(0.2, 0.8, shape)
                 value.copy_(torch.from_numpy(spread))
             elif last == "mean":
@@ -500,14 +502,14 @@ def make_grids_in_float64() -> None:
 
 
 def cutoffs(tree: Any) -> list[float]:
-    """All that a `model` section names, A."""
+    """All cutoffs in a `model` section, A."""
     if isinstance(tree, dict):
         return [v for k, v in tree.items() if k in CUTOFFS] + [c for v in tree.values() for c in cutoffs(v)]
     return [c for v in tree for c in cutoffs(v)] if isinstance(tree, list) else []
 
 
 def distances(positions: np.ndarray, cell: np.ndarray | None) -> np.ndarray:
-    """Of all pairs, with images where there is a cell, A; those of an atom and itself are infinite."""
+    """Distances of all pairs, with images if there is a cell, A; infinite between an atom and itself."""
     vectors = (positions[:, None] - positions)[None]
     if cell is not None:
         shifts = np.stack(np.meshgrid(*[np.arange(-2, 3)] * 3, indexing="ij"), -1).reshape(-1, 3)
@@ -517,7 +519,7 @@ def distances(positions: np.ndarray, cell: np.ndarray | None) -> np.ndarray:
 
 
 def system(draw: Draw, ntypes: int, limits: list[float], periodic: bool, crowded: bool) -> dict[str, Any]:
-    """Atoms apart from each other, and no pair at the edge of a cutoff."""
+    """Atoms that are not too close to each other, without pairs at a cutoff."""
     while True:
         low = 4.0 if crowded else max(limits) + 1.0
         cell = np.diag(draw.random.uniform(low, low + 4, 3)) + 0.3 * draw.normal(3, 3)
@@ -587,7 +589,7 @@ def main() -> None:
     for seed in range(first, last):
         try:
             make(folder, seed, kind)
-        except Exception as error:  # of DeePMD-kit, whatever it is
+        except Exception as error:  # any error of DeePMD-kit
             (folder / f"{seed}.txt").write_text(f"{type(error).__name__}: {str(error).strip()[:300]}\n")
 
 

@@ -3,9 +3,9 @@ deepmd-kit and TensorFlow.
 
     python scripts/random_tensorflow_graphs.py FOLDER FIRST LAST
 
-Of each seed: the training input SEED.json, the graph SEED.pb after a few steps, SEED.compressed.pb where DeePMD-kit
-compresses it, and the answers of its TensorFlow backend to both, SEED.npz and SEED.compressed.npz; or, where it fails,
-its words, SEED.txt. Seeds from 1000 on are of loc_frame.
+For each seed: the training input SEED.json, the graph SEED.pb after a few steps, SEED.compressed.pb if DeePMD-kit
+compresses it, and the TensorFlow backend's results for both, SEED.npz and SEED.compressed.npz; or, if it fails,
+its message, SEED.txt. Seeds from 1000 on are for loc_frame.
 """
 
 import json
@@ -23,7 +23,7 @@ KINDS = [
     "se_e2_a", "se_e2_a", "se_e2_a", "se_e2_r", "se_e3", "hybrid", "se_a_tebd", "se_a_ebd_v2",
     "se_atten", "se_atten", "se_atten_v2", "zbl", "dipole", "polar", "dos",
 ]  # fmt: skip
-WIDTHS = {"dipole": 3, "polar": 9, "dos": 5}  # of the answers of an atom that are no energies
+WIDTHS = {"dipole": 3, "polar": 9, "dos": 5}  # numbers per atom of results other than energies
 LABELS = {"dipole": "dipole", "polar": "polarizability", "dos": "dos"}
 STEPS = 4
 LOCAL = 1000  # the first seed of loc_frame
@@ -73,12 +73,14 @@ def section(random: np.random.Generator, kind: str) -> dict:
 
 
 def local_frame(random: np.random.Generator, types: int) -> dict:
-    """Of neighbours with coordinates, of distances alone, or of both, where DeePMD-kit's forces are no derivatives."""
+    """Keys for neighbours with coordinates, distances only, or both, where DeePMD-kit's forces are no derivatives."""
     way = int(random.integers(3))
     many, rule = [int(n) for n in random.integers(25, 45, types)], []
     for _ in range(types):
         of, first = way == 1, int(random.integers(2))
-        kind = -types if of else -types - 1  # any: an atom without neighbours of its axes ends DeePMD-kit
+        kind = (
+            -types if of else -types - 1
+        )  # any type: without neighbours for an atom's axes, DeePMD-kit ends
         kind = 0 if types == 1 and random.random() < 0.5 else kind
         rule += [int(of), kind, first, int(of), kind, 1 - first]
     sel_a, sel_r = ((many, [0] * types), ([0] * types, many), ([3] * types, many))[way]
@@ -120,7 +122,7 @@ def descriptor(random: np.random.Generator, kind: str, types: int) -> dict:
             node["tebd_input_mode"] = str(random.choice(["concat", "strip"]))
             node["smooth_type_embedding"] = bool(random.random() < 0.3)
             node["set_davg_zero"] = True
-    if kind in ("se_a_ebd_v2", "se_atten", "se_atten_v2") and random.random() < 0.5:  # what is compressed
+    if kind in ("se_a_ebd_v2", "se_atten", "se_atten_v2") and random.random() < 0.5:  # can be compressed
         node |= {"neuron": [[4, 8, 16], [6, 12]][random.integers(2)], "resnet_dt": False}
         if kind != "se_a_ebd_v2":
             node["attn_layer"] = 0
@@ -130,7 +132,7 @@ def descriptor(random: np.random.Generator, kind: str, types: int) -> dict:
 
 
 def structures(random: np.random.Generator, types: int, frames: int) -> list[tuple[np.ndarray, ...]]:
-    """Types, positions and cell; one kind of structure, no two atoms nearer than 0.9 A."""
+    """Types, positions and cell; structures of one kind, with all atoms at least 0.9 A apart."""
     kinds = np.sort(np.concatenate([np.arange(types), random.integers(0, types, 18 - types)]))
     made = []
     for _ in range(frames):
@@ -173,7 +175,7 @@ def write_table(path: Path, types: int) -> None:
 
 
 def answers(path: Path, model: dict, random: np.random.Generator) -> dict[str, np.ndarray]:
-    """What DeePMD-kit says of a periodic structure, a cluster, and a pair that is nearer than any in training."""
+    """DeePMD-kit's results for a periodic structure, a cluster, and a pair that is closer than any in training."""
     from deepmd.tf.infer import DeepPotential
 
     potential = DeepPotential(str(path))

@@ -1,4 +1,4 @@
-"""Runs every op on a GPU, or those whose names begin as the arguments do, on small lists of many kinds, for NVIDIA's
+"""Runs every op on a GPU, or those whose names begin with an argument, on many kinds of small lists, for NVIDIA's
 compute-sanitizer:
 
 export PYTORCH_NO_CUDA_MEMORY_CACHING=1
@@ -6,8 +6,8 @@ for tool in memcheck racecheck initcheck; do
     compute-sanitizer --tool $tool --error-exitcode 1 python scripts/sanitize_ops.py
 done
 
-initcheck must see PyTorch's kernels and those of the sort, too (no --kernel-name): what they write would else count as
-never written.
+initcheck must also see the kernels of PyTorch and of the sort (no --kernel-name): otherwise memory that they write
+counts as never written.
 """
 
 import dataclasses
@@ -32,17 +32,17 @@ from mdops.testing import CUTOFF, PROTECTION, SMOOTH, Sample, has_kernel, op_sam
 OPS = torch.ops.mdops
 
 
-NETS = 14  # the place of `nets` among the arguments of spline_potential
-# Places among those of hybrid_potential, and of fitting_energy.
+NETS = 14  # the index of `nets` among the arguments of spline_potential
+# Indices among the arguments of hybrid_potential, and of fitting_energy.
 HYBRID_NETS, HYBRID_EXTRA, HYBRID_WIDTH, HYBRID_AXIS, HYBRID_NEURONS = 15, 16, 25, 26, 28
 FITTING_NETS, FITTING_NEURONS = 2, 6
-# Wrong values that a CPU refuses, and of which the GPU's kernels have no use in samples so narrow.
+# Wrong values that a CPU refuses, and that the GPU's kernels do not use in samples so narrow.
 UNUSED = {"message": ("groups", "ends", "offsets")}
 
 
 def samples(dtype: torch.dtype) -> list[Sample]:
-    """Samples of the ops that the GPU has. They are made on the CPU and copied, because initcheck watches copies and
-    our kernels, but not PyTorch's; only packed weights are the GPU's own, and float32 alone."""
+    """Samples of the ops that the GPU has. They are made on the CPU and copied, because initcheck observes copies and
+    our kernels, but not PyTorch's. Only packed weights are made on the GPU, and only in float32."""
     made = {True: [], False: []}
     for s in op_samples("cpu", dtype):
         in_float32_alone = s.op.startswith(("attention_layer", "attention_moments"))
@@ -61,7 +61,7 @@ def samples(dtype: torch.dtype) -> list[Sample]:
 
 
 def packed_samples(given: list[Sample], matmul: str) -> list[Sample]:
-    """Samples of packing, and after each those of steps with its weights; all with `matmul`."""
+    """Samples of packing, each followed by those of steps with its weights; all with `matmul`."""
     made = []
     for sample in given:
         args = tuple(matmul if isinstance(a, str) and a == "float32" else a for a in sample.args)
@@ -75,7 +75,7 @@ def packed_samples(given: list[Sample], matmul: str) -> list[Sample]:
 
 
 def packed_hybrid(sample: Sample) -> Sample:
-    """With a net that is packed for the GPU."""
+    """The sample with a net that is packed for the GPU."""
     args = list(sample.args)
     width, axis, inputs = args[HYBRID_WIDTH], args[HYBRID_AXIS], args[HYBRID_EXTRA].shape[1]
     inputs += sum(m * max(k, 1) for m, k in zip(width, axis, strict=True))
@@ -92,7 +92,7 @@ def packed_fitting(sample: Sample) -> Sample:
 def packed_nets(
     like: torch.Tensor, inputs: int, neurons: list[int], width: list[int], axis: list[int]
 ) -> torch.Tensor:
-    """As many as `like` has."""
+    """As many packed nets as `like` has."""
     gen, weights = torch.Generator().manual_seed(0), []
     for outputs in (*neurons, 1):
         weights.append(0.5 * torch.randn(inputs, outputs, generator=gen))
@@ -109,7 +109,7 @@ def copied(value: Any) -> Any:
 
 
 def larger_lists(dtype: torch.dtype, intervals: int, radial: bool, gated: bool = False) -> None:
-    """Rows of 100 slots, three types: several rounds of a warp, its last one not full."""
+    """Rows of 100 slots, three types: several rounds of a warp, the last one not full."""
     gen = torch.Generator().manual_seed(0)
     atoms, width, ntypes = 37, 100, 3
     counts = torch.randint(0, width // ntypes + 1, (atoms, ntypes), generator=gen).int()
@@ -163,8 +163,8 @@ def whole_steps() -> None:
 
 
 def fused_steps() -> None:
-    """The fitting net by every kind of tile: few atoms, in one kernel with so many rows a block (Hopper's, and that of
-    every chip), large tiles, and those for chips with little shared memory."""
+    """The fitting net with every kind of tile: few atoms, in one kernel with so many rows per block (Hopper's, and that
+    for every chip), large tiles, and those for chips with little shared memory."""
     for atoms, widths, activation, shared, chain, block in (
         (200, (40, 40), "tanh", "", "", ""),
         (300, (40, 40), "tanh", "", "32", ""),
@@ -205,7 +205,7 @@ def fused_steps() -> None:
 
 
 def attention() -> None:
-    """Attention by every kind of its kernels: dtypes, widths, options, several tiles of keys, chips with little shared
+    """Attention with all of its kernels: dtypes, widths, options, several tiles of keys, chips with little shared
     memory; few sequences and many."""
     gen = torch.Generator().manual_seed(0)
     for dtype, heads, width, lengths, options, shared in (
@@ -246,8 +246,8 @@ def attention() -> None:
 
 
 def attention_layers() -> None:
-    """Layers of simulations: with weights for q, k and v, and given these with lengths to take and without; rows that
-    are read two numbers at a time, and others; rows of no atom."""
+    """Layers of simulations: with weights for q, k and v, or with given q, k and v, with and without lengths; rows that
+    are read two numbers at a time, and others; rows without an atom."""
     gen = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -280,12 +280,12 @@ def attention_layers() -> None:
             "plan": RaggedPlan(plan.items.cuda(), plan.max_length),
         }
         out = attention_layer(g, ends.cuda(), weights, **keys, **how)
-        last = int(ends[-1])  # behind it rows are as memory has them
+        last = int(ends[-1])  # later rows are uninitialised memory
         assert torch.isfinite(torch.autograd.grad(out[:last].square().sum(), g)[0][:last]).all()
 
 
 def joined_layers() -> None:
-    """Layers of coordinates with the sums behind them, narrow and wide, and rows of no atom."""
+    """Layers of coordinates with the sums after them, narrow and wide, and rows without an atom."""
     gen = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -314,7 +314,7 @@ def joined_layers() -> None:
 
 
 def large_products() -> None:
-    """Products of layers that warpgroups make, forward and both adjoints, and low-bit ones of few rows."""
+    """Products of layers that warpgroups compute, forward and both adjoints, and low-bit ones of few rows."""
     gen = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -330,8 +330,8 @@ def large_products() -> None:
 
 
 def wrong_indices(dtype: torch.dtype) -> None:
-    """Indices out of range are answered with NaN (searches: a negative `needed`) or an error; nothing outside the
-    tensors may be read or written."""
+    """Runs with indices out of range. Results must be NaN (for searches: a negative `needed`) or an error; nothing
+    outside the tensors may be read or written."""
     for sample in samples(dtype):
         for name, (place, value) in sample.bad.items():
             if not isinstance(value, torch.Tensor) or sample.op == "pack_ternary":  # it packs any numbers
@@ -347,9 +347,7 @@ def wrong_indices(dtype: torch.dtype) -> None:
                 continue
             results = results if isinstance(results, tuple) else (results,)
             floats = [r.cpu() for r in results if r.is_floating_point()]
-            if not floats and not sample.op.startswith(
-                "neighbor"
-            ):  # wrong indices are left out of the integers
+            if not floats and not sample.op.startswith("neighbor"):  # the integers leave out wrong indices
                 continue
             flagged = any(bool(r.isnan().any()) for r in floats) if floats else int(results[-1][0]) < 0
             assert flagged, f"{sample.op} took a wrong {name} for a right one"

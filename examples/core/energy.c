@@ -1,4 +1,4 @@
-/* Energy, virial and forces of a system, by the C core (docs/reference/core.md).
+/* Energy, virial and forces of a system, with the C core (docs/reference/core.md).
  *
  *     cc energy.c $(mdops core --cflags --libs) -o energy
  *     ./energy model.safetensors float64 < system.txt
@@ -15,7 +15,7 @@ static int fail(const char *why) {
   return 1;
 }
 
-/* Fills the output; 0, or 1 after it told why not. */
+/* Fills the output. Returns 0, or 1 after it printed an error. */
 static int compute(const char *path, const char *precision, const mdops_input *input, mdops_output *output) {
   mdops_options options = {.struct_size = sizeof(options)};
   options.precision = strcmp(precision, "float64") == 0 ? MDOPS_FLOAT64 : MDOPS_FLOAT32;

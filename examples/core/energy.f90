@@ -18,7 +18,7 @@ program energy
   call get_command_argument(1, path)
   call get_command_argument(2, precision)
   read (*, *) n
-  read (*, *) cell  ! a lattice vector a column, which is C's row
+  read (*, *) cell  ! lattice vectors are columns here, and rows in C
   allocate (types(n), positions(3, n), forces(3, n))
   do i = 1, n
     read (*, *) types(i), positions(:, i)

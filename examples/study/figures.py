@@ -9,5 +9,5 @@ from study.render import render
 
 
 def structure_picture(atoms: Atoms, path: Path) -> None:
-    """The atoms with their cell or bonds, on a transparent ground."""
+    """The atoms with their cell or bonds, on a transparent background."""
     imsave(path, render(atoms, scale=0.75 if atoms.pbc.any() else 0.5))

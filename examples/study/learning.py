@@ -13,7 +13,7 @@ from mdops.learn import learn, parse_config
 
 
 def learn_as_told(description: str, cells: list[Atoms], tree: Callable[[Path], dict[str, Any]]) -> None:
-    """Writes the start cells and learns from them by `tree` (of their path), changed as the command line says."""
+    """Writes the initial cells and learns from them. `tree` makes the input from their path; options change it."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

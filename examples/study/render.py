@@ -1,11 +1,11 @@
-"""A picture of atoms as lit spheres in perspective, by ray casting into a depth buffer: NumPy alone."""
+"""A picture of atoms as lit spheres in perspective, by ray casting into a depth buffer, with NumPy only."""
 
 import numpy as np
 from ase import Atoms
 from ase.data import covalent_radii
 from ase.data.colors import jmol_colors
 
-LIGHT = np.array([-0.45, 0.55, 0.70])  # towards it; x right, y up, z to the viewer
+LIGHT = np.array([-0.45, 0.55, 0.70])  # direction to the light; x right, y up, z to the viewer
 COLORS = {
     "Cu": (0.85, 0.45, 0.22),
     "Al": (0.68, 0.74, 0.82),
@@ -38,14 +38,14 @@ def render(
 
 
 def _rotation(turn: float, tilt: float) -> np.ndarray:
-    """By `turn` around the vertical (the y axis of the picture, z of the atoms), then tilted to the viewer."""
+    """Rotation by `turn` about the vertical (the y axis of the picture, z of the atoms), then a tilt to the viewer."""
     a, b = np.radians(turn), np.radians(tilt)
     upright = np.array([[np.cos(a), np.sin(a), 0], [0, 0, 1], [np.sin(a), -np.cos(a), 0]])
     return np.array([[1, 0, 0], [0, np.cos(b), -np.sin(b)], [0, np.sin(b), np.cos(b)]]) @ upright
 
 
 def _draw(depth: np.ndarray, image: np.ndarray, center: np.ndarray, radius: float, color: np.ndarray) -> None:
-    """Draws a sphere where it is in front; the scene has radius 1. Perspective moves and scales whole spheres."""
+    """Draws the visible part of a sphere; the scene has radius 1. Perspective moves and scales whole spheres."""
     near = DISTANCE / (DISTANCE - center[2])
     pixels = len(depth) / 2
     x, y, r = near * center[0], near * center[1], near * radius
@@ -67,7 +67,7 @@ def _draw(depth: np.ndarray, image: np.ndarray, center: np.ndarray, radius: floa
     light = LIGHT / np.linalg.norm(LIGHT)
     diffuse = np.maximum(light[0] * u + light[1] * v + light[2] * w, 0)
     shine = np.maximum(2 * diffuse * w - light[2], 0) ** 24  # Phong: the mirrored light against the view
-    fog = np.clip(0.25 - 0.35 * height, 0, 0.5)[..., None]  # what is far fades to white
+    fog = np.clip(0.25 - 0.35 * height, 0, 0.5)[..., None]  # distant parts fade to white
     rgb = color * (0.35 + 0.70 * diffuse[..., None]) + 0.35 * shine[..., None]
     rgb = np.clip(rgb * (1 - fog) + fog, 0, 1)
     depth[window] = np.where(front, height, depth[window])
@@ -75,7 +75,7 @@ def _draw(depth: np.ndarray, image: np.ndarray, center: np.ndarray, radius: floa
 
 
 def _atom_spheres(atoms: Atoms, scale: float) -> list[Sphere]:
-    """The atoms, those of a crystal wrapped into the cell."""
+    """The atoms; those of a crystal are wrapped into the cell."""
     atoms = atoms.copy()
     atoms.wrap(eps=0.05)
     return [

@@ -14,7 +14,7 @@ FRICTION = 0.02 / units.fs  # strong: neighbouring frames of a run should differ
 
 
 def hot_velocities(atoms: Atoms, temperature: float, random: np.random.Generator) -> None:
-    """Draws velocities by Maxwell and Boltzmann, with the centre of mass at rest."""
+    """Draws velocities from the Maxwell-Boltzmann distribution, with the centre of mass at rest."""
     width = np.sqrt(units.kB * temperature / atoms.get_masses())
     velocities = width[:, None] * random.standard_normal((len(atoms), 3))
     atoms.set_velocities(velocities - atoms.get_masses() @ velocities / atoms.get_masses().sum())
@@ -33,11 +33,11 @@ def hot_frames(
     """Frames of a Langevin run (K, fs), `interval` steps apart, with energy, forces and stress if there is one."""
     atoms = atoms.copy()
     atoms.calc = calculator
-    hot_velocities(atoms, 2 * temperature, random)  # half of it goes into potential energy
+    hot_velocities(atoms, 2 * temperature, random)  # half of it becomes potential energy
     dynamics = Langevin(
         atoms, timestep * units.fs, temperature_K=temperature, friction=FRICTION, rng=random, fixcm=False
     )
-    dynamics.run(2 * interval)  # forget where it began
+    dynamics.run(2 * interval)  # until the frames do not depend on the start
     for _ in range(frames):
         dynamics.run(interval)
         frame = atoms.copy()
@@ -49,8 +49,8 @@ def hot_frames(
 
 
 def write_splits(runs: list[list[Atoms]], folder: Path) -> dict[str, list[Atoms]]:
-    """Whole runs go to training, every tenth to validation and another tenth to testing, so that what the model
-    is tested on was never near its training; a file for each."""
+    """Whole runs go to training, every tenth to validation and another tenth to testing, so that the test frames are
+    independent of the training frames. Each set is a file."""
     splits: dict[str, list[Atoms]] = {"training": [], "validation": [], "test": []}
     for k, run in enumerate(runs):
         splits[{0: "test", 5: "validation"}.get(k % 10, "training")] += run

@@ -28,13 +28,13 @@ from study.training import train, write_input
 
 @dataclass(frozen=True)
 class Study:
-    """What is studied, and how long.
+    """The subject and the length of a study.
 
     Attributes:
         title, text: of the report.
         reference: the name of the reference calculator; `calculator` makes one.
-        sample: makes the data, frames of each of many runs.
-        start: atoms with velocities, where the dynamics begins. timestep: fs. steps: of the dynamics.
+        sample: makes the data: frames of each of many runs.
+        start: makes the atoms with velocities for the dynamics. timestep: fs. steps: of the dynamics.
         type_map, cutoff (A), training_steps, batch (frames), loss: of the training; see `write_input`.
         reach, width: of the pair distributions, A.
         temperature: K, for the commands shown.
@@ -74,7 +74,7 @@ def parse_arguments(
 
 
 class Clock:
-    """Names of parts of the work, and the seconds they took."""
+    """Names of parts of the work, and their times, s."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -89,7 +89,7 @@ class Clock:
 
 def run_study(study: Study, folder: Path) -> dict[str, str]:
     """Writes data, model, plots and report.html into the folder, prints the figures and returns them."""
-    torch.set_num_threads(1)  # with so few atoms, threads would wait for each other more than they work
+    torch.set_num_threads(1)  # for so few atoms, more threads would mostly wait
     folder.mkdir(parents=True, exist_ok=True)
     clock = Clock()
     with clock.part(f"reference data by {study.reference}"):
@@ -124,7 +124,7 @@ def _test(model: Potential, folder: Path) -> dict[str, Errors]:
 
 
 def _dynamics(study: Study, model: Potential, folder: Path) -> tuple[Run, Run]:
-    """The same start, with the model and with the reference."""
+    """Dynamics from the same start, with the model and with the reference."""
     ase.io.write(folder / "start.extxyz", study.start)
     calculators = {"model": MDOps(model), study.reference: study.calculator()}
     ours, theirs = (
@@ -137,14 +137,14 @@ def _dynamics(study: Study, model: Potential, folder: Path) -> tuple[Run, Run]:
 
 
 def _plots(study: Study, ours: Run, theirs: Run, folder: Path) -> float:
-    """Pictures of the dynamics; returns how far the pair distributions differ, 0 .. 1."""
+    """Pictures of the dynamics; returns the difference of the pair distributions, 0 .. 1."""
     conservation_plot(ours, theirs, folder / "plots/energy.png")
     structure_picture(ours.frames[-1], folder / "plots/structure.png")
     return distribution_plot(ours, theirs, study.reach, study.width, folder / "plots/distribution.png")
 
 
 def _accuracy(errors: Mapping[str, Errors], test: list[Atoms]) -> dict[str, str]:
-    """Rows on the errors; those of forces beside the size of the forces."""
+    """Table rows with errors; those of forces are shown with the size of the forces."""
     size = (sum((f.get_forces() ** 2).sum() for f in test) / sum(3 * len(f) for f in test)) ** 0.5
     energy, forces = errors["energy"], errors["forces"]
     rows = {
@@ -157,7 +157,7 @@ def _accuracy(errors: Mapping[str, Errors], test: list[Atoms]) -> dict[str, str]
 
 
 def _simulation(ours: Run, theirs: Run, difference: float) -> dict[str, str]:
-    """Rows on the dynamics."""
+    """Table rows about the dynamics."""
     rows = {"difference of the pair distributions": f"{100 * difference:.1f} % of their area"}
     for run in (ours, theirs):
         cost = run.step_seconds / len(run.frames[0]) * 1e6
@@ -168,7 +168,7 @@ def _simulation(ours: Run, theirs: Run, difference: float) -> dict[str, str]:
 
 
 def machine() -> str:
-    """What the times were measured on."""
+    """The machine on which times were measured."""
     return f"{processor()}, PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
 
 

@@ -1,4 +1,4 @@
-"""Trains a model on what `sampling` wrote."""
+"""Trains a model on the data of `sampling`."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from mdops import Potential
 from mdops.train import Trainer, read_config
 from mdops.train.report.progress import TrainingProgress
 
-NETS = {  # small nets: a step is fast, and smooth reference energies need no more
+NETS = {  # small nets: steps are fast, and the smooth reference energies need no larger ones
     "descriptor": {"neuron": [8, 16, 32], "axis_neuron": 6, "rcut_smth": 0.5, "type_one_side": True},
     "fitting_net": {"neuron": [32, 32, 32]},
 }

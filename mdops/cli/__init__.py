@@ -1,4 +1,4 @@
-"""The command `mdops`. Nothing here imports the compiled ops before a command that needs them runs."""
+"""The command `mdops`. Nothing here imports the compiled ops before a command needs them."""
 
 import argparse
 import contextlib
@@ -43,7 +43,7 @@ COMMANDS = (
     "doctor",
 )
 _QUOTES = "\"'"
-# As messages name the arguments of functions: overflow="truncate", spline=False, r_min.
+# How messages name the arguments of functions: overflow="truncate", spline=False, r_min.
 _ADVICE = re.compile(
     r"""(?<![\w.`-])(?P<name>[a-z_]+)=(?P<value>"\w+"|'\w+'|True|False|[\d.]+)|\b(?P<bare>r_min)\b"""
 )
@@ -51,22 +51,22 @@ _ADVICE = re.compile(
 
 _NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|-(inf|nan)$", re.IGNORECASE)
 
-# Of glibc's malloc.h.
+# Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command. Returns 0, or 2 for an error that is the user's to mend (`doctor`: 1 for a problem)."""
+    """Runs a command. Returns 0, or 2 for an error that the user can fix (`doctor`: 1 for a problem)."""
     given = list(sys.argv[1:] if argv is None else argv)
     command = next((k for k, word in enumerate(given) if not word.startswith("-")), len(given))
     is_lammps = given[command : command + 1] == ["lammps"] and given[command + 1 :] != ["--help"]
     own = command + 1 if is_lammps else len(given)
     args = _parser().parse_args(given[:own])
     if own < len(given):
-        args.rest = given[own:]  # LAMMPS' arguments, whatever they look like
+        args.rest = given[own:]  # LAMMPS' arguments, not parsed
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a locale may lack what a name or a unit has
+            stream.reconfigure(errors="replace")  # the locale may lack characters of names or units
     warnings.showwarning = functools.partial(_show_warning, args)
     _keep_freed_memory()
     try:
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         advice = "; the same command with --restart continues" if "restart" in args else ""
         return _fail(args, f"interrupted{advice}", 130)
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough; Python must not flush into the closed pipe at exit.
+        # The reader (`| head`) has closed the pipe; at exit, Python must not flush into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except LibraryError as error:
@@ -94,8 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _keep_freed_memory() -> None:
-    """Lets the C library keep large arrays that are freed: clearing the pages of new ones takes up to a fourth of a
-    step of a large model on a CPU."""
+    """Lets the C library keep large arrays that are freed. Otherwise the system clears the pages of new arrays, which
+    takes up to a fourth of a step of a large model on a CPU."""
     with contextlib.suppress(OSError, AttributeError):  # no glibc
         library = ctypes.CDLL(None)
         library.mallopt(_M_MMAP_MAX, 0)
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
             description=module.__doc__,
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
-        # To argparse -1e-4 is an option's name.
+        # Otherwise argparse takes -1e-4 for an option's name.
         command._negative_number_matcher = _NEGATIVE_NUMBER
         module.add_arguments(command)
         command.set_defaults(run=module.run)
@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _load_kinds(names: Sequence[str]) -> None:
-    """Kinds of models that the command line names; processes that it starts know them, too."""
+    """Loads the kinds of models that the command line names, also for processes that the command starts."""
     if names:
         from mdops.models.registry import load_kinds
 
@@ -142,7 +142,7 @@ def _load_kinds(names: Sequence[str]) -> None:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether NumPy, PyTorch or a GPU had no more memory to give; PyTorch is not imported to tell."""
+    """Whether NumPy, PyTorch or a GPU ran out of memory; this must not import PyTorch."""
     kind = type(error).__name__ in ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
     return kind or "can't allocate memory" in str(error) or ": out of memory for " in str(error)
 
@@ -159,7 +159,7 @@ def _show_warning(args: argparse.Namespace, message: Any, *_: Any) -> None:
 
 
 def _in_options(args: argparse.Namespace, message: str) -> str:
-    """The message with what it says to write in Python as options of the command, as far as it has them."""
+    """The message, in which arguments of Python functions are replaced by the command's options, if it has them."""
 
     def option(found: re.Match[str]) -> str:
         name, value = found["name"] or found["bare"], found["value"]

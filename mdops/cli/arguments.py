@@ -24,18 +24,18 @@ def add_spline_options(parser: argparse.ArgumentParser) -> None:
 
 def add_overwrite(parser: argparse.ArgumentParser, what: str = "OUT") -> None:
     """--overwrite, for `require_absent`."""
-    parser.add_argument("--overwrite", action="store_true", help=f"replace {what} if it is there")
+    parser.add_argument("--overwrite", action="store_true", help=f"replace {what} if it exists")
 
 
 def require_absent(path: Path, *, overwrite: bool, folder: bool = False) -> None:
-    """Raises InputError where what is to be written is there and was not said to be replaced, or as `require_place`."""
+    """Raises InputError if the output exists and may not be overwritten, and as `require_place`."""
     require_place(path, folder=folder)
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists already; --overwrite replaces it")
 
 
 def require_place(path: Path, option: str = "", *, folder: bool = False) -> None:
-    """Raises InputError, which names the option, where a file (or a folder) to write cannot be: before the work, not
+    """Raises InputError, with the option's name, if a file (or a folder) cannot be written there: before the work, not
     after."""
     name = f"{option} {path}".lstrip()
     require_kind(path, name, folder=folder)
@@ -44,20 +44,20 @@ def require_place(path: Path, option: str = "", *, folder: bool = False) -> None
 
 
 def require_other(path: Path, option: str, inputs: Iterable[str | Path]) -> None:
-    """Raises InputError, which names the option, where a file to write is one that the command reads."""
+    """Raises InputError, with the option's name, if the file to write is an input of the command."""
     if path.exists() and any(Path(name).exists() and path.samefile(name) for name in inputs):
         raise InputError(f"{option} {path}: it is an input of this command: give another name")
 
 
 def require_kind(path: Path, name: str, *, folder: bool) -> None:
-    """Raises InputError, which begins with the name, where a folder is there instead of a file, or the reverse."""
+    """Raises InputError, which begins with the name, if there is a folder instead of a file, or the reverse."""
     if path.exists() and path.is_dir() != folder:
         found, expected = ("a file", "a folder") if folder else ("a folder", "a file")
         raise InputError(f"{name}: it is {found}, expected {expected}")
 
 
 def file_name(text: str) -> Path:
-    """A file to write after which others are named."""
+    """The name of a file to write, from which other names are derived."""
     path = Path(text)
     if not path.name:
         raise argparse.ArgumentTypeError(f"{text!r} is not the name of a file")
@@ -65,7 +65,7 @@ def file_name(text: str) -> Path:
 
 
 def add_type_map(parser: argparse.ArgumentParser) -> None:
-    """--type-map, of data."""
+    """--type-map, for data."""
     parser.add_argument(
         "--type-map",
         "-t",
@@ -101,41 +101,41 @@ def add_allow_low_bit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-low-bit",
         action="store_true",
-        help="use a low-bit model (of mdops quantize) for dynamics, which loses accuracy",
+        help="allow dynamics with a low-bit model (of mdops quantize), which is less accurate",
     )
 
 
 def add_run_options(parser: argparse.ArgumentParser, *, interval: int, dtype: str, skin: float) -> None:
-    """What runs of the engine and relaxations share, with these defaults: their files, and how a model computes."""
+    """Options of runs of the engine and of relaxations, with these defaults: their files, and how a model computes."""
     add = parser.add_argument
     add("--interval", type=int, default=interval, help="steps between frames and log lines")
-    add("--restart", action="store_true", help="go on from the checkpoint; start if there is none")
-    add("--overwrite", action="store_true", help="start anew over files of an earlier run")
+    add("--restart", action="store_true", help="continue from the checkpoint; start if there is none")
+    add("--overwrite", action="store_true", help="start again and replace files of an earlier run")
     add("--device", default="cpu", help="where to compute")
-    add("--dtype", choices=("float32", "float64"), default=dtype, help="of the computation")
+    add("--dtype", choices=("float32", "float64"), default=dtype, help="precision of the computation")
     add_matmul(parser)
     add_allow_low_bit(parser)
     add_head(parser)
-    add("--skin", type=float, default=skin, help="of the neighbour list, A")
+    add("--skin", type=float, default=skin, help="skin of the neighbour list, A")
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
-        help="with more neighbours than the model's sel")  # fmt: skip
+        help="if there are more neighbours than the model's sel")  # fmt: skip
     add_spline_options(parser)
 
 
 def model_options(args: argparse.Namespace) -> dict[str, Any]:
-    """How a model computes, of `add_run_options`: what `mdops.load` takes."""
+    """The arguments of `mdops.load` from the options of `add_run_options`."""
     names = "head", "device", "dtype", "overflow", "spline", "r_min", "matmul", "allow_low_bit"
     return {name: getattr(args, name) for name in names}
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """--device and --overflow, which `mdops.load` takes, as DeePMD-kit's numbers need them."""
+    """--device and --overflow, which `mdops.load` takes, for commands that give DeePMD-kit's results."""
     parser.add_argument("--device", default="cpu", help="where to compute")
     parser.add_argument(
         "--overflow",
         choices=("truncate", "error", "extend"),
         default="truncate",
-        help="if there are more neighbours than the model's sel; truncate: as DeePMD-kit",
+        help="if there are more neighbours than the model's sel; truncate: as DeePMD-kit does",
     )
 
 
@@ -149,7 +149,7 @@ def add_systems(parser: argparse.ArgumentParser) -> "argparse._MutuallyExclusive
 
 
 def systems_of(args: argparse.Namespace) -> list[str]:
-    """What `add_systems` was given."""
+    """The systems from the options of `add_systems`."""
     if args.datafile is None:
         return args.system
     with open(args.datafile, encoding="utf-8") as file:

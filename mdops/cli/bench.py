@@ -1,5 +1,5 @@
-"""How long a step takes: atoms fly along thermal velocities, 0.5 fs a step, and neighbour lists are rebuilt
-when they must be. Without a MODEL: the standard net for water, untrained."""
+"""Measures the time of a step. Atoms move with thermal velocities, 0.5 fs per step, and neighbour lists are rebuilt
+when necessary. Without a MODEL, it uses the standard net for water, untrained."""
 
 import argparse
 import math
@@ -22,12 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", nargs="?", help="a model file")
     add("--atoms", type=int, nargs="+", default=[192, 1536, 12288], help="sizes of the boxes")
-    add("--seconds", type=float, default=3.0, help="to spend on a size, at least")
+    add("--seconds", type=float, default=3.0, help="time to spend on each size, at least")
     add("--device", default="cpu", help="where to compute")
-    add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
+    add("--dtype", choices=("float32", "float64"), default="float32", help="precision of the computation")
     add_matmul(parser)
     add_head(parser)
-    add("--skin", type=float, default=1.0, help="of the neighbour list, A")
+    add("--skin", type=float, default=1.0, help="skin of the neighbour list, A")
     add_spline_options(parser)
 
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from mdops.jit.sample_box import sample_box
 
-    # Atoms that fly freely come nearer to each other than atoms do; the time of a step does not depend on it.
+    # Atoms without forces come closer to each other than real ones; the time of a step does not depend on this.
     warnings.filterwarnings("ignore", message=".*have a neighbour nearer.*")
     for count in args.atoms:
         seconds, lasts, neighbors = _measure(sample_box(count, model.type_map), model, args)
@@ -85,7 +85,7 @@ def _model(args: argparse.Namespace) -> "Potential":
 
 
 def _measure(atoms: "Atoms", model: "Potential", args: argparse.Namespace) -> tuple[float, float, float]:
-    """Seconds a step, steps a neighbour list lasts, and neighbours an atom."""
+    """Seconds per step, steps per neighbour list, and neighbours per atom."""
     import numpy as np
     from ase import units
 
@@ -100,7 +100,7 @@ def _measure(atoms: "Atoms", model: "Potential", args: argparse.Namespace) -> tu
     (neighbors,) = calculator.neighbor_lists
     builds, steps, started = neighbors.builds, 0, time.perf_counter()
     while steps < 10 or time.perf_counter() - started < args.seconds:
-        # Back and forth, so that the box stays as it is however long this takes.
+        # Back and forth, so that the box stays similar however long this takes.
         atoms.positions += move if steps // 40 % 2 == 0 else -move
         atoms.get_forces()
         steps += 1
@@ -109,7 +109,7 @@ def _measure(atoms: "Atoms", model: "Potential", args: argparse.Namespace) -> tu
 
 
 def _neighbors(atoms: "Atoms", model: "Potential") -> float:
-    """Within the cutoff, the mean over atoms."""
+    """Mean number of neighbours within the cutoff."""
     from mdops.ops import neighbor_list
     from mdops.system import from_atoms
 

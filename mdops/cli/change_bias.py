@@ -1,4 +1,4 @@
-"""A model with other energies of its elements: fitted to data as DeePMD-kit's change-bias does, or given."""
+"""Changes the energies of a model's elements: fits them to data like DeePMD-kit's change-bias, or sets given ones."""
 
 import argparse
 from pathlib import Path
@@ -18,19 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("input", type=Path, metavar="MODEL", help="a model file")
     source = add_systems(parser)
     source.add_argument("--bias-value", "-b", type=float, nargs="+", metavar="EV",
-                        help="no fit: the energy of each element, in the order of the type map")  # fmt: skip
+                        help="energies of the elements, in the order of the type map, instead of a fit")  # fmt: skip
     add(
         "--numb-batch",
         "-n",
         type=int,
         default=0,
         metavar="FRAMES",
-        help="of each system that the fit is to; 0: all",
+        help="how many frames of each system to use; 0: all",
     )
     add("--mode", "-m", choices=("change", "set"), default="change",
-        help="change: labels less predictions are fitted, and added to the energies; set: the labels are")  # fmt: skip
+        help="change: fit labels minus predictions, and add this to the energies; set: fit the labels")  # fmt: skip
     add("--output", "-o", type=Path, metavar="FILE",
-        help="the file to write; MODEL_updated, of the same kind or .dp, unless given")  # fmt: skip
+        help="the file to write; default: MODEL_updated, in MODEL's format or .dp")  # fmt: skip
     add_overwrite(parser, "the file to write")
     add("--device", default="cpu", help="where to compute")
     add_head(parser)
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from mdops.loading import load
 
     kept = args.input.suffix if args.input.suffix in SUFFIXES else ".dp"
-    # A folder without a name, as `.`, is no model: `load` says so.
+    # A folder without a name, such as `.`, is not a model: `load` raises the error.
     own = args.input if args.input.name else args.input / "model"
     output = args.output or own.with_name(f"{find_model_file(args.input).stem}_updated{kept}")
     require_writable(output)

@@ -1,5 +1,5 @@
-"""Converts a model file: any that mdops reads, also of models that it cannot run, into .dp or .yaml for DeePMD-kit,
-into .json, or into mdops' own .safetensors. Weights keep their bits; nothing in the file is run."""
+"""Converts a model file that mdops reads, also of a model that it cannot run, into .dp or .yaml for DeePMD-kit, into
+.json, or into mdops' own .safetensors. Weights keep their bits; no code in the file is run."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mdops.io import ModelFile
     from mdops.models.contract import Tree
 
-HELP = "a model file in another format"
+HELP = "convert a model file to another format"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--core it is an error if it does not",
     )
     add_head(parser)
-    text = "of a model of many elements, those that C programs and LAMMPS may use; all by default"
+    text = "the elements that C programs and LAMMPS may use, of a model of many; default: all"
     parser.add_argument("--elements", nargs="+", metavar="ELEMENT", help=text)
-    text = "other names of types: OW=O HW=H makes those of water the elements that ASE knows"
+    text = "new names of types: OW=O HW=H gives the types of water the names that ASE knows"
     parser.add_argument("--rename", nargs="+", metavar="OLD=NEW", default=[], help=text)
 
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 def _renamed(file: "ModelFile", words: list[str]) -> "Tree":
     """The file's model with other names of its types.
 
-    Raises InputError for names that cannot be, and where the model computes with those that it has."""
+    Raises InputError for invalid names, and if the model's results depend on its names."""
     import torch
 
     from mdops.io.tree import with_type_names
@@ -88,7 +88,7 @@ def _renamed(file: "ModelFile", words: list[str]) -> "Tree":
     if file.source.get("modifier"):
         raise InputError(
             "--rename does not work for a model with charges (a modifier), because its dipole model has the "
-            "names, too"
+            "same names"
         )
     model: Tree = with_type_names(file.model, names)
     numbers = dict(model_of_tree(model, torch.float64).named_buffers())
@@ -98,7 +98,7 @@ def _renamed(file: "ModelFile", words: list[str]) -> "Tree":
 
 
 def _core(args: argparse.Namespace, model: "Tree") -> "tuple[dict[str, np.ndarray], str]":
-    """What the C core needs; or nothing and the reason, where it was not asked for."""
+    """The C core's part of the file; if there is none, the reason."""
     from mdops.core.export import PRECISIONS, core_arrays, core_arrays_unasked
     from mdops.loading import load
     from mdops.models import model_of_tree
@@ -106,7 +106,7 @@ def _core(args: argparse.Namespace, model: "Tree") -> "tuple[dict[str, np.ndarra
     is_asked_for = args.core is not None or args.elements
     try:
         potential = load(args.input, head=args.head, dtype="float64", spline=False)
-    except (UnsupportedModelError, ModelFileError) as error:  # also of the model of dipoles of a modifier
+    except (UnsupportedModelError, ModelFileError) as error:  # also about the dipole model of a modifier
         if is_asked_for:
             raise
         return {}, str(error)

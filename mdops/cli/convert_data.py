@@ -1,5 +1,5 @@
-"""Writes training data as one dataset in LMDB, in DeePMD-kit's layout, or as extended XYZ: from systems of DeePMD-kit,
-datasets in LMDB, folders of these, and files that ASE reads. LMDB needs the packages lmdb and msgpack."""
+"""Writes training data as one LMDB dataset in DeePMD-kit's layout, or as extended XYZ. It reads systems of DeePMD-kit,
+LMDB datasets, folders of these, and files that ASE reads. LMDB needs the packages lmdb and msgpack."""
 
 import argparse
 from pathlib import Path
@@ -11,7 +11,7 @@ from mdops.errors import InputError
 if TYPE_CHECKING:
     from mdops.data.dataset import Dataset
 
-HELP = "training data in another format"
+HELP = "convert training data to another format"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SYSTEM",
         help="systems of DeePMD-kit, folders of them, and files that ASE reads",
     )
-    add("output", type=Path, metavar="OUT", help="what to write: .lmdb, .xyz or .extxyz")
+    add("output", type=Path, metavar="OUT", help="the file to write: .lmdb, .xyz or .extxyz")
     add_type_map(parser)
     add("--names", nargs="+", default=[], metavar="LABEL=NAME",
-        help="what files that ASE reads call energy, forces, virial, stress, fparam or aparam")  # fmt: skip
+        help="names of energy, forces, virial, stress, fparam or aparam in files that ASE reads")  # fmt: skip
     add_overwrite(parser)
 
 

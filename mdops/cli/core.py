@@ -1,5 +1,5 @@
-"""Tells where the C core is, for compilers: cc energy.c $(mdops core --cflags --libs). Models for it are made by `mdops
-convert IN OUT.safetensors`."""
+"""Prints where the C core is, for compilers: cc energy.c $(mdops core --cflags --libs). `mdops convert IN
+OUT.safetensors` makes models for it."""
 
 import argparse
 

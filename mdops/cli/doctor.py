@@ -1,4 +1,4 @@
-"""Says what is installed and whether it works, and for each problem what to do."""
+"""Reports what is installed and whether it works, and for each problem what to do."""
 
 import argparse
 import dataclasses
@@ -22,9 +22,9 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        name, value: what was looked at, and what was found.
-        problem: what to do, if this keeps mdops from working.
-        note: what to know, if it only could be better.
+        name, value: what was checked, and the result.
+        problem: what to do, if mdops does not work because of this.
+        note: advice, if it works but could be better.
     """
 
     name: str
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             if advice:
                 print(f"{'':<9}-> {advice}")
         broken += finding.problem is not None
-    print("everything works" if not broken else f"{broken} problem{'s' * (broken > 1)} to mend")
+    print("everything works" if not broken else f"{broken} problem{'s' * (broken > 1)} to fix")
     return 1 if broken else 0
 
 
@@ -79,7 +79,7 @@ def _findings() -> Iterator[Finding]:
 
 
 def _guarded(name: str, look: Callable[[], Finding], advice: str) -> Finding:
-    """What `look` finds; any exception is a problem, and `advice` what to do."""
+    """The result of `look`; an exception is a problem, with `advice` on what to do."""
     try:
         return look()
     except Exception as error:
@@ -93,9 +93,11 @@ def _package(name: str, advice: str) -> Finding:
     except PackageNotFoundError:
         return Finding(name, "not installed", problem=advice)
     except Exception as error:
-        # A package that is there may fail to load in any way.
+        # An installed package may fail to load with any exception.
         return Finding(
-            name, f"{found} does not load: {error}", problem=f"it is there and broken; once more: {advice}"
+            name,
+            f"{found} does not load: {error}",
+            problem=f"it is installed but broken; install it again: {advice}",
         )
     return Finding(name, found)
 
@@ -112,7 +114,7 @@ def _library() -> Finding:
     from mdops import _library
 
     _library.load()
-    importlib.import_module("mdops.ops")  # finds a library that was built from other sources
+    importlib.import_module("mdops.ops")  # raises an error if the library was built from other sources
     return Finding("library", str(_library.library_path("libmdops.so")))
 
 
@@ -120,7 +122,7 @@ def _isa() -> Finding:
     import torch
 
     level, forced = torch.ops.mdops.cpu_isa(), os.environ.get("MDOPS_CPU_ISA")
-    note = f"forced by MDOPS_CPU_ISA={forced}; unset it for the best there is" if forced else None
+    note = f"forced by MDOPS_CPU_ISA={forced}; unset it to use the best one" if forced else None
     return Finding("instruction set", f"{level} ({platform.machine()})", note=note)
 
 
@@ -135,7 +137,7 @@ def _threads() -> Finding:
 
 
 def _cuda() -> Finding:
-    """Everything short of one GPU: PyTorch, the CUDA library, a driver and its age."""
+    """Everything except single GPUs: PyTorch, the CUDA library, and the driver and its version."""
     import torch
 
     from mdops import _library
@@ -157,7 +159,7 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _gpu(index: int) -> Finding:
-    """What the GPU is, after one small op on it gave what the CPU gives."""
+    """A description of the GPU, after a small op gave the same result on it as on the CPU."""
     import torch
 
     from mdops import _library
@@ -175,12 +177,12 @@ def _gpu(index: int) -> Finding:
     torch.testing.assert_close(*answers)
     slow = torch.cuda.get_device_capability(index) == (9, 0) and not _library.has_hopper_kernels(index)
     note = "the CUDA library lacks its instructions: build it with MDOPS_CUDA_ARCHITECTURES=90a-real"
-    said = f"{value}, an op gives what it gives on the CPU"
+    said = f"{value}, an op gives the same result as on the CPU"
     return Finding(f"gpu {index}", said, note=note if slow else None)
 
 
 def _rebuilt() -> Finding:
-    """The cache of mdops.jit."""
+    """The cache of `mdops.jit`."""
     from mdops import jit
 
     found, place = jit.entries(), jit.cache_folder()
@@ -190,7 +192,7 @@ def _rebuilt() -> Finding:
 
 
 def _tools() -> Finding:
-    """The compilers that could rebuild kernels; nothing needs them."""
+    """The compilers that could rebuild kernels; they are optional."""
     from mdops.jit import JitError, toolchain
 
     found = []
@@ -203,7 +205,7 @@ def _tools() -> Finding:
 
 
 def _evaluators() -> Finding:
-    """What the models with every fast way take here."""
+    """The evaluators that are used here for a model that all of them support."""
     import torch
 
     from mdops.cli.sample_model import water_model

@@ -1,5 +1,5 @@
-"""Downloads a model that DeePMD-kit publishes into the cache. Its name then stands for the file wherever a model file
-is named. Without NAME it lists the models."""
+"""Downloads a model that DeePMD-kit publishes into the cache. Its name can then be used instead of a model file's name.
+Without NAME it lists the models."""
 
 import argparse
 import sys
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from mdops.cli.arguments import add_overwrite, require_absent
 
-HELP = "a published model"
+HELP = "download a published model"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", help="of the model, in any case of its letters")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="name of the model; upper or lower case")
     parser.add_argument(
         "--output", "-o", type=Path, metavar="FILE", help="the file to write, instead of one in the cache"
     )
@@ -47,12 +47,12 @@ def run(args: argparse.Namespace) -> int:
         fetch(name, path)
     what = "it is already there" if was_there else f"{path.stat().st_size:,} bytes"
     print(f"{path}: {what}, with the published SHA-256")
-    print(f"`mdops info {name if args.output is None else path}` tells what it holds")
+    print(f"`mdops info {name if args.output is None else path}` describes it")
     return 0
 
 
 def _show_all() -> None:
-    """The names, which of them are in the cache, and where to read about them."""
+    """Prints the names, which models are in the cache, and where to read about them."""
     from mdops.files.published import PUBLISHED, page, published_path
 
     width = max(map(len, PUBLISHED))

@@ -1,4 +1,4 @@
-"""The descriptors of the atoms of structures, as NumPy files: OUTPUT/SYSTEM.npy, (frames, atoms, numbers)."""
+"""Writes the descriptors of the atoms of structures to NumPy files, OUTPUT/SYSTEM.npy: (frames, atoms, numbers)."""
 
 import argparse
 import io
@@ -7,16 +7,16 @@ from pathlib import Path
 from mdops.cli.arguments import add_device, add_head, add_systems, require_kind, systems_of
 from mdops.errors import InputError
 
-HELP = "the descriptors of atoms"
+HELP = "compute the descriptors of atoms"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", "-m", required=True, metavar="MODEL", help="a model file")
     add_systems(parser)
-    add("--output", "-o", type=Path, default="desc", metavar="FOLDER", help="where the files go")
+    add("--output", "-o", type=Path, default="desc", metavar="FOLDER", help="folder of the files")
     add("--dtype", choices=("fp32", "fp64", "native"), default="native",
-        help="of the numbers in the files; native is that of the computation, fp64")  # fmt: skip
+        help="precision of the files; native: that of the computation, fp64")  # fmt: skip
     add_device(parser)
     add_head(parser)
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     names = [Path(system).resolve().name for system in data.systems]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise InputError(f"several systems are called {twice[0]}, and would be written to the same file")
+        raise InputError(f"several systems have the name {twice[0]}, and would be written to the same file")
     args.output.mkdir(parents=True, exist_ok=True)
     for k, name in enumerate(names):
         path = args.output / f"{name}.npy"

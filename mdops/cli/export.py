@@ -1,6 +1,6 @@
-"""Writes a model as a program of PyTorch that answers with energies, forces and virials, for any number of atoms: an
-AOTInductor package, compiled for this machine, which runs without the Python code of mdops (compile.md), or with
---program what torch.export.load reads. It needs the library of the ops where it runs, whose place is printed."""
+"""Writes a model as a PyTorch program for energies, forces and virials of any number of atoms: an AOTInductor package,
+compiled for this machine, which runs without mdops' Python code (compile.md), or with --program a file for
+torch.export.load. To run, it needs the library of the ops; the command prints the path."""
 
 import argparse
 import tempfile
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mdops.cli.arguments import add_head, add_overwrite, require_absent, require_other
 
-HELP = "a model as a compiled program of PyTorch"
+HELP = "compile a model to a PyTorch program"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,14 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", type=Path, metavar="MODEL", help="a model file")
     add("output", type=Path, metavar="OUT", help="the package to write, .pt2")
     add("--program", action="store_true", help="write the exported program, not compiled")
-    text = "search the neighbours in the program, with so many places an atom; without, it is given a list"
+    text = "the program makes the neighbour list, with room for K neighbours per atom; default: it is given a list"
     add("--capacity", type=int, metavar="K", help=text)
-    text = "of a model with angles: so many neighbours of an atom may make angles; by default the model's sel"
+    text = "how many neighbours of an atom may form angles, if the model has angles; default: the model's sel"
     add("--angle-capacity", type=int, metavar="A", help=text)
-    add("--atom-virial", action="store_true", help="answer with the virials of atoms, too")
-    add("--dtype", default="float32", choices=["float32", "float64"], help="of the computation")
+    add("--atom-virial", action="store_true", help="return atomic virials, too")
+    add("--dtype", default="float32", choices=["float32", "float64"], help="precision of the computation")
     add("--device", default="cpu", help="cpu or cuda: where it will run")
-    text = "if there are more neighbours than the model's sel: NaN, or keep all"
+    text = "if there are more neighbours than the model's sel: results are NaN, or keep all neighbours"
     add("--overflow", default="error", choices=["error", "extend"], help=text)
     add_overwrite(parser)
     add_head(parser)
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     )
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, args.output.name)
-        with warnings.catch_warnings():  # PyTorch's, of its own code and of tensors that are empty
+        with warnings.catch_warnings():  # PyTorch warns about its own code and about empty tensors
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
             warnings.filterwarnings("ignore", "No complete tensor")
             if args.program:
@@ -67,5 +67,5 @@ def run(args: argparse.Namespace) -> int:
     )
     with exporting():
         way = model.explain()
-    print(f"wrote {args.output}, a program of {inputs}\n{way}\nwhere it runs, load first: {libraries}")
+    print(f"wrote {args.output}, a program of {inputs}\n{way}\nto run it, first load {libraries}")
     return 0

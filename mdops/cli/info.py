@@ -1,4 +1,4 @@
-"""What a model file holds, and how mdops evaluates it."""
+"""Describes a model file, and how mdops evaluates it."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from mdops.models.spin import Spin
     from mdops.potential import Potential
 
-HELP = "what a model file holds"
+HELP = "describe a model file"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a model file")
     add_head(parser)
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="to compute in")
-    parser.add_argument("--device", default="cpu", help="where to compute: which evaluator would run there")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="precision")
+    parser.add_argument("--device", default="cpu", help="the device for which evaluators are shown")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +54,7 @@ def _show(name: str, value: Any) -> None:
 
 
 def _source(source: dict[str, Any]) -> str:
-    """The format of the file, what wrote it, and what it was trained on."""
+    """The format of the file, the program that wrote it, and the data of its training."""
     made = _software(source)
     parts = [source["format"], f"by {made}" if made else "", str(source.get("backend") or "")]
     distance, training = source.get("min_nbor_dist"), source.get("training")
@@ -70,7 +70,7 @@ def _source(source: dict[str, Any]) -> str:
 
 
 def _trained_on(training: dict[str, Any]) -> str:
-    """The frames of the training, and their labels that counted."""
+    """The frames of the training, and the labels that were used."""
     labels, frames = training.get("labels"), training.get("frames")
     if not isinstance(labels, dict):
         return ""
@@ -81,7 +81,7 @@ def _trained_on(training: dict[str, Any]) -> str:
 
 
 def _software(source: dict[str, Any]) -> str:
-    """Name and version."""
+    """Name and version of the program."""
     return " ".join(str(source[k]) for k in ("software", "version") if source.get(k))
 
 
@@ -102,7 +102,7 @@ def _parts(potential: "Potential") -> dict[str, str]:
 
 
 def _moments(types: list[str], spin: "Spin") -> str:
-    """The elements that have one, and how far their virtual atoms are away, if there are any."""
+    """The elements with magnetic moments, and the distances of their virtual atoms, if there are any."""
     of = zip(types, spin.virtual_scale, spin.use_spin, strict=False)
     magnetic = [(name, scale) for name, scale, has in of if has]
     if not spin.paired:
@@ -111,7 +111,7 @@ def _moments(types: list[str], spin: "Spin") -> str:
 
 
 def _output(output: "Output") -> str:
-    """What a model answers, in words."""
+    """An output of a model in words."""
     shape = f" ({' x '.join(map(str, output.shape))})" if output.shape else ""
     derived = " with forces and virials" if output.differentiated else ""
     way = "" if output.extensive else ", the mean over the atoms" if output.intensive else ", of atoms alone"
@@ -119,7 +119,7 @@ def _output(output: "Output") -> str:
 
 
 def _kernels(potential: "Potential") -> str:
-    """Which kernels a step calls, and what could be rebuilt."""
+    """The kernels of a step, and whether they could be rebuilt."""
     from mdops.jit import in_use
     from mdops.jit.models import why_not
 
@@ -137,7 +137,7 @@ def _evaluation(potential: "Potential") -> str:
     splines = potential.splines()
     if splines is None:
         return f"exact nets, {precision}"
-    if not potential.knots:  # they are chosen later
+    if not potential.knots:  # the knots are chosen later
         return f"{splines}, {precision}"
     error = max(knots.error for knots in potential.knots)
     return f"{splines}, {precision}, error {error:.1e} of the forces of pairs"

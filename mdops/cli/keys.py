@@ -8,7 +8,7 @@ from mdops.options import KeyHelp
 
 
 def keys_text(keys: Iterable[KeyHelp]) -> list[str]:
-    """Lines with every key, its type, unit, default and meaning."""
+    """Lines with all keys, their types, units, defaults and meanings."""
     width, lines = shutil.get_terminal_size().columns - 2, ["keys of INPUT (type, unit; default):"]
     for key in keys:
         unit = f", {key.unit}" if key.unit else ""

@@ -1,15 +1,15 @@
-"""Starts LAMMPS with the pair style of mdops loaded: `mdops lammps ARGS`, where ARGS are LAMMPS' own, and with MPI
-`mpirun -np 4 mdops lammps -in in.lmp`. Without ARGS it tells where LAMMPS and the plugin are; -h is LAMMPS' own help.
-See lammps.md."""
+"""Starts LAMMPS with the pair style of mdops: `mdops lammps ARGS`, with LAMMPS' own ARGS; with MPI `mpirun -np 4 mdops
+lammps -in in.lmp`. Without ARGS it prints the paths of LAMMPS and the plugin; -h is LAMMPS' own help. See
+lammps.md."""
 
 import argparse
 import os
 
-HELP = "LAMMPS with `pair_style mdops`"
+HELP = "run LAMMPS with `pair_style mdops`"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(rest=[])  # what follows goes to LAMMPS (mdops.cli.main)
+    parser.set_defaults(rest=[])  # the arguments of LAMMPS (mdops.cli.main)
 
 
 def run(args: argparse.Namespace) -> int:

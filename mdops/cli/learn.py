@@ -1,5 +1,5 @@
-"""Makes a fast potential of what a slow teacher says: a calculator of ASE, a model, or a command. The same command goes
-on where an earlier one ended, however it ended."""
+"""Makes a fast potential from the results of a slow teacher: an ASE calculator, a model, or a command. If it is
+interrupted, the same command continues it."""
 
 import argparse
 from pathlib import Path
@@ -12,9 +12,9 @@ HELP = "learn a potential from a teacher"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("input", nargs="?", metavar="INPUT", help="a file in YAML or JSON, whose keys --keys lists")
+    add("input", nargs="?", metavar="INPUT", help="a YAML or JSON file; --keys lists its keys")
     add("--keys", action="store_true", help="list every key of INPUT, with type, unit, default and meaning")
-    add("--output", "-o", type=Path, default=Path("learned"), metavar="FOLDER", help="where everything goes")
+    add("--output", "-o", type=Path, default=Path("learned"), metavar="FOLDER", help="folder of all files")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
-"""Molecular dynamics of any structure that ASE reads, with checkpoints: give the same command with --restart
-after a kill, and the run goes on as if nothing had happened."""
+"""Molecular dynamics of a structure in any file that ASE reads, with checkpoints. If the run is killed, the same
+command with --restart continues it, with the same results."""
 
 import argparse
 import contextlib
@@ -34,15 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--steps", type=int, help="steps of the whole run")
     length.add_argument("--time", type=float, help="length of the whole run, ps")
     add("--thermostat", choices=("nose-hoover", "langevin"), default="nose-hoover", help="of nvt")
-    add("--friction", type=float, default=2.0, help="of langevin, 1/ps")
+    add("--friction", type=float, default=2.0, help="friction of langevin, 1/ps")
     add("--tdamp", type=float, default=100.0, help="period of the Nose-Hoover chain, fs")
-    add("--pressure", type=float, default=0.0, help="of npt, GPa")
+    add("--pressure", type=float, default=0.0, help="pressure of npt, GPa")
     add("--pdamp", type=float, default=1000.0, help="period of the barostat, fs")
-    add("--flexible", action="store_true", help="npt changes all of the cell, not only its volume")
-    add("--final-temperature", type=float, help="of nvt and npt: what --temperature has become at the end, K")
-    add("--final-pressure", type=float, help="of npt: what --pressure has become at the end, GPa")
-    add("--ramp-steps", type=int, help="steps until then; default: those of the run")
-    add("--seed", type=int, default=0, help="of the velocities and of langevin")
+    add("--flexible", action="store_true", help="npt changes the whole cell, not only its volume")
+    add("--final-temperature", type=float, help="nvt, npt: temperature at the end, reached linearly, K")
+    add("--final-pressure", type=float, help="npt: pressure at the end, reached linearly, GPa")
+    add("--ramp-steps", type=int, help="steps until these are reached; default: all steps")
+    add("--seed", type=int, default=0, help="seed of the velocities and of langevin")
     add("--new-velocities", action="store_true", help="do not use the structure's velocities")
     add("--trajectory", "-o", type=file_name, default=Path("md.traj"), help=".traj, .xyz or .extxyz")
     add(
@@ -52,10 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--plot", type=Path, nargs="?", const=Path(), metavar="FILE", help="draw temperature, energies and density of "
         "the log at the end; without FILE: the trajectory's name with .png; needs matplotlib")  # fmt: skip
-    add("--guard", choices=("warn", "stop"), help="of models of mdops learn: look at each frame whether "
-        "the committee differs more than where it was tested")  # fmt: skip
+    add("--guard", choices=("warn", "stop"), help="for models of mdops learn: check in each frame whether the "
+        "committee differs more than in the test of the model")  # fmt: skip
     add("--checkpoint", type=Path, help="default: the trajectory's name with .restart")
-    add("--checkpoint-every", type=int, default=0, help="steps; 0 goes by the number of atoms")
+    add("--checkpoint-every", type=int, default=0, help="steps; 0: depends on the number of atoms")
     add_restraints(parser)
     add_run_options(parser, interval=100, dtype="float32", skin=1.0)
 
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _picture(args: argparse.Namespace, output: "Output") -> Path | None:
-    """Where --plot draws. What cannot be drawn is refused before the run."""
+    """The picture's path for --plot. Raises InputError before the run if it cannot be drawn."""
     from mdops.md.options import same_file
     from mdops.plots import require_picture
 
@@ -130,12 +130,12 @@ def _output(args: argparse.Namespace) -> "Output":
 
 
 def check_outputs(args: argparse.Namespace, paths: Iterable[Path | None]) -> None:
-    """Raises InputError if the run would write over the structure or a model, which --overwrite is not meant for, or
-    into the file that the shell puts what is printed into."""
+    """Raises InputError if the run would overwrite the structure or a model, for which --overwrite is not meant, or the
+    file to which the shell redirects the output."""
     inputs = [Path(args.structure.split("@")[0]), *map(Path, args.model)]
     printed = []
     for stream in (1, 2):
-        with contextlib.suppress(OSError):  # a shell may close it
+        with contextlib.suppress(OSError):  # a shell may have closed it
             printed.append(os.fstat(stream))
     for path in paths:
         if path is None or not path.is_file():
@@ -150,7 +150,7 @@ def check_outputs(args: argparse.Namespace, paths: Iterable[Path | None]) -> Non
 
 
 def read_structure(structure: str) -> "Atoms":
-    """The atoms of a file that ASE reads; raises InputError."""
+    """The atoms of a file that ASE reads; raises InputError if there is not exactly one frame."""
     from mdops.files.structures import read_named
 
     atoms = read_named(structure)

@@ -1,4 +1,4 @@
-"""The deviation of several models' energies, forces and virials on structures, in DeePMD-kit's model_devi.out."""
+"""Writes the deviations between several models' energies, forces and virials, in DeePMD-kit's format model_devi.out."""
 
 import argparse
 import math
@@ -7,7 +7,7 @@ from pathlib import Path
 from mdops.cli.arguments import add_device, add_head, add_spline_options, require_other, require_place
 from mdops.errors import InputError
 
-HELP = "the deviation of several models on structures"
+HELP = "compute the deviation of several models"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--system", "-s", nargs="+", default=["."], metavar="SYSTEM",
         help="systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
     add("--output", "-o", type=Path, default="model_devi.out", metavar="FILE",
-        help="a table for each system is added to it")  # fmt: skip
+        help="the output; a table for each system is appended")  # fmt: skip
     add(
         "--frequency", "-f", type=int, default=1, metavar="STEPS", help="steps between two frames of a system"
     )
@@ -26,17 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--relative",
         type=float,
         metavar="EV_A",
-        help="deviations of forces over their lengths plus this, eV/A",
+        help="divide deviations of forces by the forces' lengths plus this, eV/A",
     )
     add(
         "--relative_v",
         type=float,
         metavar="EV",
-        help="deviations of virials over their lengths plus this, eV an atom",
+        help="divide deviations of virials by the virials' lengths plus this, eV per atom",
     )
     add_device(parser)
     add_head(parser)
-    add("--dtype", choices=("float32", "float64"), default="float64", help="of the computation")
+    add("--dtype", choices=("float32", "float64"), default="float64", help="precision of the computation")
     add_spline_options(parser)
 
 
@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
     largest = found.table()[:, 3]
     what = "error" if args.real_error else "deviation"
     print(
-        f"wrote {args.output}: {len(data)} frames of {len(data.systems)} systems, the largest {what} of a force "
-        f"{largest.max():.4g}, in the median {sorted(largest)[len(largest) // 2]:.4g}"
+        f"wrote {args.output}: {len(data)} frames of {len(data.systems)} systems; largest {what} of a force: maximum "
+        f"{largest.max():.4g}, median {sorted(largest)[len(largest) // 2]:.4g}"
         f"{' eV/A' if args.relative is None else ''}"
     )
     return 0

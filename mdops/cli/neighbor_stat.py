@@ -1,11 +1,11 @@
-"""The most neighbours that an atom has within a cutoff, and the nearest pair, of structures: what a model's sel has to
-hold."""
+"""Prints the largest number of neighbours within a cutoff, for which a model's sel needs room, and the closest pair of
+structures."""
 
 import argparse
 
 from mdops.cli.arguments import add_type_map
 
-HELP = "how many neighbours structures have"
+HELP = "count the neighbours in structures"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
-"""Where the time of a step goes: atoms fly along thermal velocities, and a trace for ui.perfetto.dev and a table tell
-what took how long. Of models whose kernels can be rebuilt these are stages of kernels that are built once more with a
-profiler, which needs a compiler; of others ops and kernels, by PyTorch's profiler (docs/how-to/jit.md)."""
+"""Shows where the time of a step goes. Atoms move with thermal velocities; the results are a table and a trace for
+ui.perfetto.dev. For models whose kernels can be rebuilt, they show the stages of kernels that are rebuilt with a
+profiler, which needs a compiler; for other models ops and kernels, by PyTorch's profiler (docs/how-to/jit.md)."""
 
 import argparse
 import os
@@ -18,22 +18,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "structure",
         metavar="STRUCTURE",
         nargs="?",
-        help="a file that ASE reads; without one a box of --atoms",
+        help="a file that ASE reads; default: a box of --atoms",
     )
-    add("--atoms", type=int, default=1536, help="of the box")
+    add("--atoms", type=int, default=1536, help="number of atoms in the box")
     add("--steps", type=int, default=10, help="to record")
     add("--out", "-o", type=Path, default=Path("profile.json"), help="the trace")
     add("--device", default="cpu", help="where to compute")
-    add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
-    add("--ops", action="store_true", help="record ops by PyTorch's profiler, whatever the model")
+    add("--dtype", choices=("float32", "float64"), default="float32", help="precision of the computation")
+    add("--ops", action="store_true", help="record ops with PyTorch's profiler for any model")
     add_matmul(parser)
     add_head(parser)
-    add("--skin", type=float, default=1.0, help="of the neighbour list, A")
+    add("--skin", type=float, default=1.0, help="skin of the neighbour list, A")
     add_spline_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # PyTorch's profiler says on the terminal when it begins
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise PyTorch's profiler prints when it begins
     import torch
 
     from mdops.cli.md import read_structure

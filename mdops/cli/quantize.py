@@ -1,5 +1,5 @@
-"""Makes a low-bit model of a trained one: the hidden layers of its fitting nets multiply with 8-bit, float8 or ternary
-numbers, fitted to data, and with --steps trained on. Reports what that costs on frames that were not trained on."""
+"""Makes a low-bit model from a trained one: the hidden layers of its fitting nets multiply 8-bit, float8 or ternary
+numbers. It is fitted to data, and with --steps trained further. The report shows the effects on other frames."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mdops.quantization import QuantizationReport
     from mdops.train import Dataset
 
-HELP = "make a low-bit model of a trained one"
+HELP = "make a low-bit model from a trained one"
 SCHEMES = (
     "w8a8",
     "fp8",
@@ -23,8 +23,8 @@ SCHEMES = (
     "w8",
     "wfp8",
     "wternary",
-)  # mdops.nn.quantized has them, and loads the ops
-_EVERY = 5  # of frames one is left for the test where no others are given
+)  # as in mdops.nn.quantized, which loads the ops
+_EVERY = 5  # without --test, one of so many frames is kept for the report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,38 +32,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", type=Path, metavar="MODEL", help="a model file")
     add_head(parser)
     add("--scheme", required=True, choices=SCHEMES,
-        help="numbers of weights and inputs: 8-bit integers, float8, ternary weights with 8-bit integers; with a w in "
-             "front and no a, of weights alone: forces stay the derivatives of the energy")  # fmt: skip
+        help="numbers of weights and inputs: 8-bit integers, float8, or ternary weights with 8-bit integers. w8, wfp8, "
+             "wternary: only of weights; forces then remain the derivatives of the energy")  # fmt: skip
     add("--data", "-d", nargs="+", required=True, metavar="SYSTEM",
-        help="what it is fitted to: systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
+        help="data of the fit: systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
     add("--test", nargs="+", default=[], metavar="SYSTEM",
-        help=f"frames of the report; without it every {_EVERY}th of --data, to which nothing is fitted")  # fmt: skip
+        help=f"frames of the report; default: every {_EVERY}th frame of --data, not used by the fit")  # fmt: skip
     add("--names", nargs="+", default=[], metavar="LABEL=NAME",
-        help="what files that ASE reads call energy, forces, virial, stress, fparam or aparam")  # fmt: skip
+        help="names of energy, forces, virial, stress, fparam or aparam in files that ASE reads")  # fmt: skip
     add(
         "--output",
         "-o",
         type=Path,
         metavar="OUT",
-        help="the model to write; default: MODEL_SCHEME.safetensors here",
+        help="the model to write; default: MODEL_SCHEME.safetensors in the current folder",
     )
-    add("--steps", type=int, default=0, help="of training with rounded numbers")
-    add("--learning-rate", type=float, default=3e-4, help="at the start of that; it falls to a hundredth")
-    add("--batch-size", type=int, default=1, help="frames in a step")
-    add("--seed", type=int, default=0, help="of the order of frames")
-    add("--folder", type=Path, help="of the training's files; default: OUT with .training")
+    add("--steps", type=int, default=0, help="steps of training with rounded numbers")
+    add("--learning-rate", type=float, default=3e-4, help="initial learning rate; it falls to a hundredth")
+    add("--batch-size", type=int, default=1, help="frames per step")
+    add("--seed", type=int, default=0, help="seed of the order of frames")
+    add("--folder", type=Path, help="folder of the training's files; default: OUT with .training")
     add("--checkpoint-every", type=int, default=500, metavar="N", help="steps")
-    add("--restart", action="store_true", help="go on with the training; begin if there is none")
+    add("--restart", action="store_true", help="continue the training; start if there is none")
     add("--overwrite", action="store_true", help="replace OUT and an earlier training")
     add(
         "--drift",
         type=float,
         default=1.0,
         metavar="PS",
-        help="constant-energy dynamics in the report; 0: none",
+        help="length of constant-energy dynamics for the report; 0: none",
     )
     add("--drift-temperature", type=float, default=300.0, metavar="K", help="of that")
-    add("--report", type=Path, metavar="FILE", help="write the report there, as JSON")
+    add("--report", type=Path, metavar="FILE", help="write the report to FILE, as JSON")
     add("--device", default="cpu", help="where to compute")
 
 
@@ -79,13 +79,13 @@ def run(args: argparse.Namespace) -> int:
     if args.steps:
         low_bit = _trained(args, low_bit)
     low_bit.save(output)
-    # What the file gives, which has the splines of simulation.
+    # The model as the file has it, with the splines of simulations.
     low_bit = load(output, device=args.device)
     if args.drift:
         print(f"dynamics of both models for {args.drift:g} ps (--drift 0: none)", file=sys.stderr, flush=True)
     rows = compare(full, {args.scheme: low_bit}, tested, args.drift, args.drift_temperature)
     print(
-        f"{len(tested)} frames that nothing was fitted to; a step of {tested.sizes()[0]} atoms, {args.device}"
+        f"{len(tested)} frames that the fit did not use; a step of {tested.sizes()[0]} atoms, {args.device}"
     )
     print(table(rows))
     print(verdict(rows[0], rows[1], known[args.scheme]))
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _require_outputs(args: argparse.Namespace) -> Path:
-    """Where the model goes. What cannot be written, and options that do not fit, are refused before the work."""
+    """The path of the model. Raises InputError before the work if files cannot be written, or for invalid options."""
     from mdops.files.published import find_model_file
     from mdops.io.write import require_writable
 
@@ -121,7 +121,7 @@ def _require_outputs(args: argparse.Namespace) -> Path:
 
 
 def _data(args: argparse.Namespace, model: "Potential") -> tuple["Dataset", "Dataset"]:
-    """What is fitted to, and what is tested on."""
+    """The data of the fit, and the data of the report."""
     from mdops.cli.test import label_names
     from mdops.train import load_dataset
 
@@ -135,7 +135,7 @@ def _data(args: argparse.Namespace, model: "Potential") -> tuple["Dataset", "Dat
 
 
 def _trained(args: argparse.Namespace, low_bit: "Potential") -> "Potential":
-    """The model after its training, by the loop of `mdops train`."""
+    """The model after its training, with the loop of `mdops train`."""
     from mdops._library import check_device
     from mdops.cli.train import earlier_files, make_trainer, train
     from mdops.train import parse_config
@@ -149,7 +149,7 @@ def _trained(args: argparse.Namespace, low_bit: "Potential") -> "Potential":
     found = trainer.potential.scheme
     if found is None or found.name != args.scheme:
         of = "no scheme" if found is None else found.name
-        raise InputError(f"{args.folder} has a training of {of}, and --scheme is {args.scheme}")
+        raise InputError(f"{args.folder} has a training of {of}, but --scheme is {args.scheme}")
     print(f"{args.scheme}: training in {args.folder}", file=sys.stderr, flush=True)
     train(trainer)
     return trainer.potential
@@ -176,15 +176,15 @@ def _input(args: argparse.Namespace, model: "Potential") -> dict[str, Any]:
 
 
 def _loss(model: "Potential") -> dict[str, Any]:
-    """A section for a model that was trained without virials, which it would lose its forces to; none else: all labels
-    count."""
+    """A section for a model that was trained without virials, because training on virials would worsen its forces;
+    empty for other models, which are trained on all labels."""
     training = model.source.get("training")
     labels = training.get("labels") if isinstance(training, dict) else None
     return {"loss": {"type": "ener"}} if isinstance(labels, dict) and not labels.get("virial") else {}
 
 
 def _without_none(node: Any) -> Any:
-    """A section without the keys that say nothing, of which an input cannot have all."""
+    """A section without keys that are None, because an input cannot have all of them."""
     if isinstance(node, dict):
         return {key: _without_none(value) for key, value in node.items() if value is not None}
     return [_without_none(value) for value in node] if isinstance(node, list) else node

@@ -1,5 +1,5 @@
-"""Relaxation of any structures that ASE reads, one or many side by side, with or without their cells; give the same
-command with --restart after a kill, and it goes on."""
+"""Relaxes structures in a file that ASE reads, one or many at once, with or without their cells. If it is killed, the
+same command with --restart continues it."""
 
 import argparse
 import sys
@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a file that ASE reads; FILE@INDEX for one of its frames, FILE@: for all",
     )
     add("--model", "-m", nargs="+", required=True, metavar="MODEL", help="model files; several: their mean")
-    add("--fmax", type=float, default=0.01, help="largest force that may be left, eV/A")
-    add("--steps", type=int, default=1000, help="at most, of the whole relaxation")
-    add("--cell", choices=("fixed", "volume", "all"), default="fixed", help="what of the cell relaxes")
-    add("--pressure", type=float, default=0.0, help="on a cell that relaxes, GPa")
+    add("--fmax", type=float, default=0.01, help="converged when no force is larger, eV/A")
+    add("--steps", type=int, default=1000, help="largest number of steps of the whole relaxation")
+    add("--cell", choices=("fixed", "volume", "all"), default="fixed", help="what part of the cell relaxes")
+    add("--pressure", type=float, default=0.0, help="pressure on a cell that relaxes, GPa")
     add(
         "--output",
         "-o",
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("relaxed.extxyz"),
         help="the relaxed structures, in a format of ASE",
     )
-    add("--trajectory", type=Path, help=".traj, .xyz or .extxyz: frames of the way")
+    add("--trajectory", type=Path, help=".traj, .xyz or .extxyz: frames of the relaxation")
     add(
         "--log",
         type=Path,

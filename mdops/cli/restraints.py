@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
     from mdops.md import Distance, Tether
 
-_GROUP = "ATOMS are numbers from 0 and ranges, as 0,4,10-15, or an element's symbol, or all"
+_GROUP = "ATOMS are numbers from 0 and ranges, such as 0,4,10-15, or an element's symbol, or all"
 
 
 def add_restraints(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--tether", nargs=2, action="append", default=[], metavar=("ATOMS", "K"),
-        help=f"hold atoms near where they start, each with K, eV/A^2; {_GROUP}; may be given again")  # fmt: skip
+        help=f"hold atoms near where they start, each with K, eV/A^2; {_GROUP}; may be repeated")  # fmt: skip
     add("--distance", nargs="+", action="append", default=[], metavar="ATOMS",
-        help="ATOMS ATOMS K LENGTH [above|below]: hold the centres of mass of two groups at LENGTH, A, with K, "
-        "eV/A^2, or only where they are farther or nearer; may be given again")  # fmt: skip
+        help="ATOMS ATOMS K LENGTH [above|below]: hold the centres of mass of two groups at LENGTH, A, with K, eV/A^2; "
+        "above or below: only while they are farther or nearer; may be repeated")  # fmt: skip
 
 
 def restraints_of(args: argparse.Namespace, atoms: "Atoms") -> "list[Tether | Distance]":
-    """What `add_restraints` was given, for this structure. Raises InputError."""
+    """The restraints from the options of `add_restraints`, for this structure. Raises InputError."""
     from mdops.md import Distance, Tether
 
     found: list[Tether | Distance] = []

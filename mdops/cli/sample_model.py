@@ -22,8 +22,8 @@ def sample_model(
     activation: str = "tanh",
     fparam: int = 0,
 ) -> Potential:
-    """A model of O and H with weights by formula, the same on every machine; cutoff in A. `activation` is the fitting
-    nets', `fparam` their number of frame parameters."""
+    """A model of O and H whose weights follow from a formula and are the same on every machine; cutoff in A.
+    `activation` is the fitting nets', `fparam` their number of frame parameters."""
 
     def layer(inputs: int, outputs: int, function: str, seed: int) -> Layer:
         numbers = torch.arange(inputs * outputs, dtype=torch.float64)

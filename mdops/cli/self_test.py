@@ -1,4 +1,4 @@
-"""A small model, a small box, and the numbers that must come out."""
+"""A small model, a small box, and the expected results."""
 
 import time
 
@@ -9,7 +9,7 @@ from mdops.calculator import MDOps
 from mdops.cli.sample_model import sample_model
 from mdops.jit.sample_box import sample_box
 
-# Exact nets in float64 (tests/cli/test_cli.py computes them again).
+# Results of exact nets in float64 (tests/cli/test_cli.py computes them again).
 ENERGY = -3.218401386615649  # eV
 FORCE = 0.014273643740028  # eV/A, root mean square of the components
 _TOLERANCE = 1e-5  # of float32
@@ -26,10 +26,10 @@ def reference(dtype: torch.dtype, spline: bool) -> tuple[float, float]:
 
 
 def self_test() -> str:
-    """What was tested, with the time it took.
+    """A description of the test, with its time.
 
     Raises:
-        ArithmeticError: energy or forces are not what they must be.
+        ArithmeticError: energy or forces differ from the expected results.
     """
     start = time.perf_counter()
     energy, force = reference(torch.float32, spline=True)

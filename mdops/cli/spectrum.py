@@ -1,5 +1,5 @@
-"""Makes the infrared spectrum of a trajectory from a model of dipoles, or the Raman spectrum from one of
-polarizabilities: a table of wavenumbers and values, and a picture (docs/how-to/spectrum.md)."""
+"""Computes the infrared spectrum of a trajectory with a model of dipoles, or the Raman spectrum with a model of
+polarizabilities. Writes a table of wavenumbers and values, and a picture (docs/how-to/spectrum.md)."""
 
 import argparse
 import math
@@ -12,37 +12,37 @@ from mdops.errors import InputError
 if TYPE_CHECKING:
     from mdops.spectra import Spectrum
 
-HELP = "infrared and Raman spectra"
+HELP = "compute infrared and Raman spectra"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("trajectory", metavar="TRAJECTORY", help="frames that follow each other, in a file that ASE reads; "
+    add("trajectory", metavar="TRAJECTORY", help="consecutive frames, in a file that ASE reads; "
         "FILE@BEGIN:END for a part of them")  # fmt: skip
     add("--model", "-m", required=True, metavar="MODEL", help="a model of dipoles, or of polarizabilities")
-    add("--interval", type=float, required=True, metavar="FS", help="between two frames, fs")
-    add("--temperature", type=float, default=300.0, metavar="K", help="of the run; 300 unless given")
+    add("--interval", type=float, required=True, metavar="FS", help="time between two frames, fs")
+    add("--temperature", type=float, default=300.0, metavar="K", help="temperature of the run")
     add(
         "--resolution",
         type=float,
         default=20.0,
         metavar="CM",
-        help="width of a sharp line, 1/cm; 20 unless given",
+        help="width of a sharp line, 1/cm",
     )
     add(
         "--limit",
         type=float,
         default=4000.0,
         metavar="CM",
-        help="the last wavenumber, 1/cm; 4000 unless given",
+        help="the largest wavenumber, 1/cm",
     )
-    add("--volume", type=float, metavar="A3", help="that of the cell unless given, A^3")
+    add("--volume", type=float, metavar="A3", help="volume, A^3; default: that of the cell")
     add("--factor", type=float, default=1.0, metavar="X",
-        help="by which the model's dipoles are multiplied: its charge, if they are places of it")  # fmt: skip
+        help="factor of the model's dipoles: the charge, e, if they are the positions of charges, A")  # fmt: skip
     add("--charges", nargs="+", default=[], metavar="ELEMENT=E",
-        help="charges at the atoms, whose dipoles are added, e")  # fmt: skip
+        help="charges at the atoms, e; their dipoles are added")  # fmt: skip
     add("--output", "-o", type=Path, default=Path("spectrum.csv"), metavar="FILE", help="the table, CSV")
-    add("--plot", type=Path, metavar="FILE", help="draw the spectrum there")
+    add("--plot", type=Path, metavar="FILE", help="draw the spectrum to FILE")
     add_overwrite(parser, "the table, or the picture,")
     add_device(parser)
     add_head(parser)

@@ -1,5 +1,5 @@
-"""Compares a model with reference data: MAE and RMSE of energies, forces and virials, or of what else it answers; on
-request a table of the frames, parity plots, and with the model's lcurve.out the learning curve."""
+"""Compares a model with reference data: MAE and RMSE of energies, forces and virials, or of its other outputs. On
+request it makes a table of the frames, parity plots, and the learning curve from lcurve.out."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mdops.data.evaluation import Evaluation
     from mdops.potential import Matmul, Potential
 
-HELP = "errors of a model on reference data"
+HELP = "compute errors of a model on reference data"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,18 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", "-d", nargs="+", required=True, metavar="SYSTEM",
         help="systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
     add("--names", nargs="+", default=[], metavar="LABEL=NAME",
-        help="what files that ASE reads call energy, forces, virial, stress, fparam or aparam")  # fmt: skip
-    add("--plots", type=Path, metavar="FOLDER", help="draw parity.png and learning_curve.png there")
+        help="names of energy, forces, virial, stress, fparam or aparam in files that ASE reads")  # fmt: skip
+    add("--plots", type=Path, metavar="FOLDER", help="draw parity.png and learning_curve.png in FOLDER")
     add(
         "--lcurve", type=Path, metavar="FILE", help="the learning curve; default: lcurve.out beside the model"
     )
-    add("--table", type=Path, metavar="FILE", help="write the errors of each frame there, as CSV")
+    add("--table", type=Path, metavar="FILE", help="write the errors of each frame to FILE, as CSV")
     add("--device", default="cpu", help="where to compute")
-    add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
+    add("--dtype", choices=("float32", "float64"), default="float32", help="precision of the computation")
     add_matmul(parser)
     add_head(parser)
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
-        help="with more neighbours than the model's sel")  # fmt: skip
+        help="if there are more neighbours than the model's sel")  # fmt: skip
     add_spline_options(parser)
 
 
@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cost_of_matmul(model: "Potential", evaluation: "Evaluation") -> str:
-    """How far its products take forces and energies off float32's, and what they gain, on the same frames."""
+    """How far forces and energies with its products are off those of float32, and how much faster they are, for these
+    frames."""
     import time
 
     import numpy as np
@@ -82,13 +83,13 @@ def _cost_of_matmul(model: "Potential", evaluation: "Evaluation") -> str:
     forces = 1e3 * np.sqrt(np.square(off["forces"]).mean())
     energy = 1e3 * (np.abs(off["energy"]) / data.sizes()).mean()
     return (
-        f"products of {asked}: forces off float32's by {forces:.3g} meV/A (rms), energies by {energy:.3g} meV/atom; "
-        f"these frames, their lists included, in {times[asked] / times['float32']:.2f} of its time"
+        f"products of {asked}: forces differ from float32's by {forces:.3g} meV/A (rms), energies by {energy:.3g} "
+        f"meV/atom; these frames, with their lists, take {times[asked] / times['float32']:.2f} of its time"
     )
 
 
 def label_names(assignments: list[str]) -> dict[str, str]:
-    """The names of labels, each LABEL=NAME."""
+    """The names of labels, from LABEL=NAME each."""
     pairs = [text.partition("=") for text in assignments]
     wrong = [text for text, (label, _, name) in zip(assignments, pairs, strict=True) if not label or not name]
     if wrong:
@@ -97,7 +98,7 @@ def label_names(assignments: list[str]) -> dict[str, str]:
 
 
 def _require_outputs(args: argparse.Namespace) -> "dict[str, np.ndarray] | None":
-    """The learning curve to draw, None without one. What cannot be read or written is refused before the work."""
+    """The learning curve to draw, or None. Raises InputError before the work if files cannot be read or written."""
     from mdops.files.published import find_model_file
     from mdops.plots import require_matplotlib
     from mdops.train.report.learning_curve import read_curve
@@ -118,7 +119,7 @@ def _require_outputs(args: argparse.Namespace) -> "dict[str, np.ndarray] | None"
 
 
 def _show(evaluation: "Evaluation") -> None:
-    """The errors of all frames, and of each system where there are several."""
+    """Prints the errors of all frames, and of each system if there are several."""
     import numpy as np
 
     data = evaluation.data
@@ -142,7 +143,7 @@ def _show_errors(title: str, evaluation: "Evaluation", frames: "np.ndarray | Non
 def _write(
     args: argparse.Namespace, evaluation: "Evaluation", curve: "dict[str, np.ndarray] | None"
 ) -> list[Path]:
-    """Writes what was asked for, and returns where that is."""
+    """Writes the requested files, and returns their paths."""
     from mdops.train.report.frame_table import write_table
     from mdops.train.report.plots import learning_curve_plot, parity_plot
 

@@ -1,7 +1,6 @@
-"""Trains a model by an input file, DeePMD-kit's input.json of one model or of several that share
-weights, or by data alone: by mdops' own recipe,
-every tenth frame left out for validation. Writes the learning curve, checkpoints and model.safetensors; after a kill,
-the same command with --restart continues. Several processes share the work under
+"""Trains a model from an input file, DeePMD-kit's input.json for one model or for several that share weights; or from
+data alone, with mdops' own recipe, which keeps every tenth frame for validation. Writes the learning curve, checkpoints
+and model.safetensors. If it is killed, the same command with --restart continues. Several processes share the work with
 `torchrun --nproc-per-node N -m mdops train ...`."""
 
 import argparse
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
 
 HELP = "train a model"
 _OWN = (
-    "The sections model.descriptor, model.fitting_net and learning_rate, with it optimizer, are mdops' own where they\n"
-    "are left out (training.md); in a section that is there, keys have DeePMD-kit's defaults.\n"
+    "If the sections model.descriptor, model.fitting_net and learning_rate (with it optimizer) are left out, mdops'\n"
+    "own recipe is used (training.md); in a section that is given, keys have DeePMD-kit's defaults.\n"
 )
 _MOST_THREADS = 1024
-_INPUT = "input.json"  # of a training by data alone
-_KEYS = {  # what an input says in the place of the options of such a training
+_INPUT = "input.json"  # written by a training from data alone
+_KEYS = {  # the keys of an input that correspond to the options of such a training
     "elements": "model.type_map",
     "cutoff": "model.descriptor.rcut",
     "steps": "training.numb_steps",
@@ -43,39 +42,37 @@ _KEYS = {  # what an input says in the place of the options of such a training
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("input", nargs="*", metavar="INPUT", help="the training input, JSON, whose keys --keys lists; or data: "
+    add("input", nargs="*", metavar="INPUT", help="the training input, JSON (--keys lists its keys); or data: "
         "systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
     add("--keys", action="store_true", help="list every key of INPUT, with type, unit, default and meaning")
-    add("--output", "-o", type=Path, default=Path("."), metavar="FOLDER", help="where files go")
+    add("--output", "-o", type=Path, default=Path("."), metavar="FOLDER", help="folder of the files")
     of_data = parser.add_argument_group("of a training by data alone, which writes input.json").add_argument
-    of_data(
-        "--elements", nargs="+", metavar="ELEMENT", help="the model's types; those of the data unless given"
-    )
-    of_data("--cutoff", type=float, metavar="A", help="6 unless given")
-    of_data("--steps", type=int, metavar="N", help="20 epochs, but 4,000 to 100,000 steps, unless given")
+    of_data("--elements", nargs="+", metavar="ELEMENT", help="the model's types; default: those of the data")
+    of_data("--cutoff", type=float, metavar="A", help="default: 6")
+    of_data("--steps", type=int, metavar="N", help="default: 20 epochs, but 4,000 to 100,000 steps")
     of_data(
         "--validation",
         nargs="+",
         metavar="SYSTEM",
-        help="data to validate with; every tenth frame unless given",
+        help="validation data; default: every tenth frame",
     )
     of_data("--names", nargs="+", default=[], metavar="LABEL=NAME",
-            help="what files that ASE reads call energy, forces, virial, stress, fparam or aparam")  # fmt: skip
-    add("--restart", action="store_true", help="go on from the newest checkpoint; begin if there is none")
-    add("--overwrite", action="store_true", help="begin anew over files of an earlier training")
+            help="names of energy, forces, virial, stress, fparam or aparam in files that ASE reads")  # fmt: skip
+    add("--restart", action="store_true", help="continue from the newest checkpoint; start if there is none")
+    add("--overwrite", action="store_true", help="start again and replace files of an earlier training")
     pretrained = parser.add_mutually_exclusive_group().add_argument
-    text = "begin with the weights and statistics of a model file"
+    text = "start with the weights and statistics of a model file"
     pretrained("--init-model", type=Path, metavar="MODEL", help=text)
-    text = "the same, with the types of the input and their energies fitted anew to the data"
+    text = "the same, but with the types of the input, whose energies are fitted again to the data"
     pretrained("--finetune", type=Path, metavar="MODEL", help=text)
     add_head(parser)
-    add("--use-pretrain-script", action="store_true", help="take the model's own options, not the input's")
-    add("--device", default="cpu", help="cpu or cuda; with several processes, each takes a GPU of its own")
-    add("--threads", type=int, metavar="N", help="processor threads; PyTorch chooses unless given")
+    add("--use-pretrain-script", action="store_true", help="use the model's options, not the input's")
+    add("--device", default="cpu", help="cpu or cuda; with several processes, each uses its own GPU")
+    add("--threads", type=int, metavar="N", help="processor threads; default: PyTorch's choice")
 
 
 def _errors(trainer: "Trainer") -> list[str]:
-    """Those of the model as it was saved, on all data."""
+    """The errors of the saved models on all data."""
     from mdops.data.evaluation import evaluate
     from mdops.loading import load
     from mdops.train.report.progress import describe
@@ -89,7 +86,7 @@ def _errors(trainer: "Trainer") -> list[str]:
             dtype=trainer.config.training.precision,
             overflow=branch.potential.overflow,
             allow_low_bit=True,
-            modifier=False,  # whose part the labels lack
+            modifier=False,  # the labels lack its part
         )
         lines.append(f"errors (RMSE) of {path}, step {trainer.step}:")
         for name, frames in (("training", branch.frames), ("validation", branch.validation)):
@@ -125,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     if args.use_pretrain_script and not (args.init_model or args.finetune):
         raise InputError("--use-pretrain-script needs a model: --init-model or --finetune")
     with warnings.catch_warnings():
-        if os.environ.get("RANK", "0") != "0":  # all read the same input
+        if os.environ.get("RANK", "0") != "0":  # all processes read the same input
             warnings.simplefilter("ignore")
         config, written = read_input(args)
     device = join_processes(args.device)
@@ -140,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
         trainer.run()
     leave_processes()
     if processes.count > 1:
-        # What is left of gloo's threads may ask for Python, which aborts a process whose interpreter is ending.
+        # Threads of gloo may still call Python, which aborts a process whose interpreter is ending.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -148,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_input(args: argparse.Namespace) -> "tuple[Config | MultiTaskConfig, str | None]":
-    """The training input: of a file, or of data alone, whose text is to be written beside the model."""
+    """The training input, from a file or made from data. For data, also its text, to be written to the folder."""
     from mdops.data.dataset import elements_of
     from mdops.train import parse_config
     from mdops.train.config import read
@@ -177,7 +174,7 @@ def read_input(args: argparse.Namespace) -> "tuple[Config | MultiTaskConfig, str
 
 
 def _is_input(path: Path) -> bool:
-    """Whether it is a JSON file of a training input, or its name says that it would be: no data."""
+    """Whether it is a training input: a JSON file, or a path that ends in .json. Otherwise it is data."""
     if not path.is_file():
         return path.suffix == ".json"
     with path.open("rb") as file:
@@ -187,7 +184,7 @@ def _is_input(path: Path) -> bool:
 def make_trainer(
     args: argparse.Namespace, config: "Config | MultiTaskConfig", earlier: list[Path], device: "torch.device"
 ) -> "Trainer":
-    """The training of this command, with the files of an earlier one removed."""
+    """The training of this command; files of an earlier one are removed."""
     from mdops.train import Trainer
     from mdops.train.loop.distributed import Processes
     from mdops.train.loop.folder_lock import remove_unused
@@ -201,7 +198,7 @@ def make_trainer(
         if args.restart and is_first:
             print(f"{args.output} has no checkpoint: a new training begins", file=sys.stderr, flush=True)
     with warnings.catch_warnings():
-        if not is_first:  # all look at the same data
+        if not is_first:  # all processes look at the same data
             warnings.simplefilter("ignore")
         try:
             trainer = Trainer(config, args.output, device=device, **start)
@@ -210,7 +207,7 @@ def make_trainer(
                 remove_unused(args.output)
             raise
     if not args.restart and is_first:
-        own = [full.table for full in trainer.full_validations]  # begun anew
+        own = [full.table for full in trainer.full_validations]  # started anew
         best = [path for path in _earlier_best(args.output, config) if path not in own]
         for path in [*earlier, *_earlier_models(args, config), *best]:
             path.unlink()
@@ -218,7 +215,7 @@ def make_trainer(
 
 
 def train(trainer: "Trainer") -> None:
-    """The training, with what it tells."""
+    """Runs the training, with its messages."""
     from mdops.train.loop.distributed import leave_processes
     from mdops.train.report.progress import TrainingProgress
 
@@ -230,7 +227,7 @@ def train(trainer: "Trainer") -> None:
     labels = {name: branch.loss.labels for name, branch in trainer.branches.items()}
     with TrainingProgress(first, trainer.steps, labels) as progress:
         trainer.run(progress.report, progress.update)
-    leave_processes()  # the others have nothing more to do
+    leave_processes()  # the other processes are done
     print(_summary(trainer, trainer.step - first, time.perf_counter() - started), flush=True)
     print("\n".join(_errors(trainer)))
 
@@ -238,8 +235,8 @@ def train(trainer: "Trainer") -> None:
 def earlier_files(
     args: argparse.Namespace, config: "Config | MultiTaskConfig", written: str | None = None
 ) -> list[Path]:
-    """The checkpoints in the output folder. Raises InputError if files there would be lost: those of a training, and an
-    input in the place of the one to be `written`."""
+    """The checkpoints in the output folder. Raises InputError if files there would be overwritten: those of a training,
+    or an input at the path of the one to be `written`."""
     from mdops.train.loop.checkpoint import checkpoints
 
     training = config.training
@@ -266,7 +263,7 @@ def earlier_files(
 
 
 def _folders(folder: Path, config: "Config | MultiTaskConfig") -> "dict[Path, Config]":
-    """Where the files of each model go, and its input."""
+    """The folder of each model, and its input."""
     from mdops.train.config.branches import MultiTaskConfig
 
     if isinstance(config, MultiTaskConfig):
@@ -286,7 +283,7 @@ def _earlier_best(folder: Path, config: "Config | MultiTaskConfig") -> list[Path
 
 
 def _earlier_models(args: argparse.Namespace, config: "Config | MultiTaskConfig") -> list[Path]:
-    """The models of an earlier training, which would pass for ones of this: but for one that this begins with."""
+    """The models of an earlier training, which could be mistaken for this one's; without those it starts from."""
     from mdops.files.published import find_model_file
 
     given = args.init_model or args.finetune
@@ -296,7 +293,7 @@ def _earlier_models(args: argparse.Namespace, config: "Config | MultiTaskConfig"
 
 
 def _announcement(trainer: "Trainer") -> str:
-    """What is trained on what."""
+    """A description of the models and their data."""
     steps, branches = f"{trainer.steps} steps", list(trainer.branches.values())
     if trainer.step:
         steps = f"from step {trainer.step} of {trainer.steps}"
@@ -316,14 +313,14 @@ def _announcement(trainer: "Trainer") -> str:
 
 
 def _data(branch: "Branch") -> str:
-    """What a model is trained on."""
+    """A description of a model's data."""
     data, validation = branch.frames.data, branch.validation
     also = "" if validation is None else f", validation on {len(validation.data)}"
     return f"{len(data)} frames with {data.counted().sum():,} atoms ({', '.join(data.type_map)}){also}"
 
 
 def _labels(branch: "Branch") -> str:
-    """Which labels a model is trained on, and how many frames have them."""
+    """The labels for a model's training, and how many frames have them."""
     from mdops.train.loop.factories import trained_labels
 
     counts = trained_labels(branch.loss, branch.frames.data)
@@ -331,7 +328,7 @@ def _labels(branch: "Branch") -> str:
 
 
 def _summary(trainer: "Trainer", steps: int, seconds: float) -> str:
-    """What was done, and where it is."""
+    """A summary of the work, with the paths of the results."""
     lines = [f"{steps} steps in {seconds:.1f} s"] if steps else ["the training was complete"]
     for full in trainer.full_validations:
         best = [path for path in full.best_files.found() if path.suffix == ".safetensors"]

@@ -1,13 +1,13 @@
-"""Writes a table of the universal potential of Ziegler, Biersack and Littmark (ZBL) for the pairs of some elements, as
-DeePMD-kit and mdops read it: for `use_srtab` or `tab_file` in the input of a training. The elements stand in the order
-of the model's type_map."""
+"""Writes a table of the universal potential of Ziegler, Biersack and Littmark (ZBL) for the pairs of some elements, in
+the format of DeePMD-kit and mdops: for `use_srtab` or `tab_file` in a training input. Give the elements in the order of
+the model's type_map."""
 
 import argparse
 from pathlib import Path
 
 from mdops.cli.arguments import add_overwrite, require_absent
 
-HELP = "a table of the ZBL potential, for short distances"
+HELP = "make a table of the ZBL potential, for short distances"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,13 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step", type=float, default=0.01, metavar="A", help="distance between rows; also the first distance"
     )
     parser.add_argument(
-        "--cutoff", type=float, default=6.0, metavar="A", help="distance at which the energies end, at zero"
+        "--cutoff", type=float, default=6.0, metavar="A", help="distance at which the energies become zero"
     )
     parser.add_argument(
         "--smooth-from",
         type=float,
         metavar="A",
-        help="distance at which a quintic begins to take them to zero; None: 0.8 of the cutoff",
+        help="distance from which a quintic takes the energies to zero; None: 0.8 of the cutoff",
     )
     add_overwrite(parser)
 

@@ -1,9 +1,9 @@
 """Kernels rebuilt for one model and this machine (docs/how-to/jit.md).
 
-    built = mdops.jit.build(model)      # compiles once, measures, and uses what is faster
+    built = mdops.jit.build(model)      # compiles once, measures, and uses the faster kernels
 
-Nothing is compiled unless `build` is called; what it built, models of the same sizes find in the cache by themselves.
-What needs PyTorch is imported when it is first used: the toolchain and the cache work without it.
+Only `build` compiles. Models of the same sizes then find the kernels in the cache by themselves.
+Modules that need PyTorch are imported when first used: the toolchain and the cache work without it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Recipes become entries of the cache: with ninja, once, however many processes ask."""
+"""Builds recipes into entries of the cache with ninja, once, even if several processes request the same entry."""
 
 import os
 import shlex
@@ -20,17 +20,17 @@ def is_forbidden() -> bool:
 
 
 def find(recipe: Recipe) -> cache.Entry | None:
-    """The entry of the cache, if there is one that is whole."""
+    """The entry of the cache, if there is a complete one."""
     folder = cache.jit_folder(make=False)
     return None if folder is None else cache.read(folder, recipe.key)
 
 
 def entry_of(recipe: Recipe) -> cache.Entry:
-    """The library of a recipe, built if it has to be.
+    """The library of a recipe, built if necessary.
 
     Raises:
-        JitError: it is not there, and compiling is forbidden, no compiler is there, the cache cannot be used, or the
-            compiler fails.
+        JitError: it is not in the cache, and compiling is forbidden, there is no compiler, the cache cannot be used, or
+            the compiler fails.
     """
     found = find(recipe)
     if found is not None:
@@ -41,7 +41,7 @@ def entry_of(recipe: Recipe) -> cache.Entry:
     folder = cache.jit_folder(make=True)
     assert folder is not None
     with cache.building(folder, recipe.key):
-        found = cache.read(folder, recipe.key)  # by a process that had the lock before
+        found = cache.read(folder, recipe.key)  # built by a process that held the lock before
         if found is not None:
             return found
         with cache.workplace(folder, recipe.key) as place:
@@ -72,7 +72,7 @@ def _compile(recipe: Recipe, ninja: toolchain.Tool, place: Path) -> None:
 
 
 def ninja_file(recipe: Recipe) -> str:
-    """What ninja builds the library by: each source becomes an object, all objects the library."""
+    """ninja's file for the library: each source is compiled to an object, and all objects are linked."""
     compiler, link = _escaped([recipe.compiler.path]), recipe.link
     lines = [
         f"flags = {_escaped(recipe.flags)}",
@@ -100,7 +100,7 @@ def ninja_file(recipe: Recipe) -> str:
 
 
 def _escaped(words: Sequence[str]) -> str:
-    """Words of a command for a shell, as ninja has them in a variable."""
+    """Words of a shell command, as the value of a ninja variable."""
     return shlex.join(words).replace("$", "$$")
 
 

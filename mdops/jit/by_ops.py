@@ -1,4 +1,4 @@
-"""Profiles by PyTorch's own profiler (torch.profiler), for any model: ops, and on a GPU kernels."""
+"""Profiles with PyTorch's own profiler (torch.profiler), for any model: ops, and on a GPU kernels."""
 
 import contextlib
 import json
@@ -17,17 +17,17 @@ from mdops.errors import JitError
 from mdops.jit.steps import Steps, captured, replayed
 from mdops.jit.trace import AROUND, GPU, HOST, Record, Span
 
-OUTSIDE = "around the ops"  # of a step: Python and PyTorch's calls
-# Categories of its trace that take time, by who spends it.
+OUTSIDE = "around the ops"  # the rest of a step: Python and PyTorch's calls
+# Categories of PyTorch's trace that take time, and the process to which they belong.
 _PROCESSES = {
     "user_annotation": AROUND, "cpu_op": HOST, "kernel": GPU, "gpu_memcpy": GPU, "gpu_memset": GPU,
 }  # fmt: skip
-# What PyTorch notes within an op of ours that has an autograd formula: the op itself, and a node of the formula.
+# Events that PyTorch records for our ops with an autograd formula: the op itself, and a node of the formula.
 _WITHIN_OP = re.compile(r"GeneratedBackwardFor_mdops_(\w+?)_default(Backward)?")
 
 
 def record(run: Steps, steps: int, on_step: Callable[[int], None]) -> Record:
-    """So many steps; their evaluation alone, as a CUDA graph, where that can be."""
+    """Records this number of steps; if possible, only their evaluation, as a CUDA graph."""
     if not run.captures:
         return _of_steps(run, steps, on_step)
     with torch.cuda.device(run.model.device):
@@ -35,7 +35,7 @@ def record(run: Steps, steps: int, on_step: Callable[[int], None]) -> Record:
 
 
 def _of_steps(run: Steps, steps: int, on_step: Callable[[int], None]) -> Record:
-    """From the host's call to the device's last kernel."""
+    """Records steps from the host's call to the device's last kernel."""
     _one(run)
     search = run.search()
     bare = _bare(run, steps)
@@ -43,7 +43,7 @@ def _of_steps(run: Steps, steps: int, on_step: Callable[[int], None]) -> Record:
     activities = [ProfilerActivity.CPU]
     if run.model.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    # It is slower in its first step, which is not kept.
+    # The profiler is slower in its first step, which is not kept.
     with _profiled(activities, schedule(wait=0, warmup=1, active=steps)) as kept:
         for step in range(-1, steps):
             run.move()
@@ -80,14 +80,14 @@ def _bare(run: Steps, steps: int) -> float:
 
 
 def _of_graph(run: Steps, steps: int, on_step: Callable[[int], None]) -> Record:
-    """Its replays, one behind the other, so that the GPU never waits for the host."""
+    """Records replays of the graph in a row, so that the GPU never waits for the host."""
     run.neighbors()
     search = run.search()
     near = run.neighbors()
     graph = captured(lambda: run.evaluate(near))
     bare = replayed(graph, steps, lambda _: None) / steps
     with _profiled([ProfilerActivity.CPU, ProfilerActivity.CUDA], None) as kept:
-        graph.replay()  # the first one that is watched waits for the profiler
+        graph.replay()  # the first replay under the profiler waits for it
         torch.cuda.synchronize()
         with record_function(OUTSIDE):
             total = replayed(graph, steps, on_step)
@@ -96,14 +96,14 @@ def _of_graph(run: Steps, steps: int, on_step: Callable[[int], None]) -> Record:
 
 
 class _Kept:
-    """What PyTorch's profiler recorded, when it is done."""
+    """PyTorch's record, after the profiler has ended."""
 
     def __init__(self) -> None:
         self.text = b""
         self.next_step: Callable[[], None] = lambda: None
 
     def spans(self) -> list[Span]:
-        """Its ops, annotations and kernels."""
+        """The recorded ops, annotations and kernels."""
         found = []
         events: list[dict[str, Any]] = json.loads(self.text)["traceEvents"]
         for event in events:
@@ -116,7 +116,7 @@ class _Kept:
 
 
 def _name(told: str) -> str | None:
-    """Of an event in tables; None of one that is only another one's inside, or its outside."""
+    """The name of an event in tables; None if the event only repeats or surrounds other events."""
     within = _WITHIN_OP.fullmatch(told)
     if within is not None:
         return f"mdops::{within[1]}, autograd" if within[2] else None
@@ -127,7 +127,7 @@ def _name(told: str) -> str | None:
 
 @contextlib.contextmanager
 def _profiled(activities: list[ProfilerActivity], plan: Any) -> Iterator[_Kept]:
-    """What is done in it, or those steps of the plan that it keeps."""
+    """Profiles the `with` block, or the steps that the plan keeps."""
     kept = _Kept()
 
     def keep(profiler: Any) -> None:
@@ -144,7 +144,7 @@ def _profiled(activities: list[ProfilerActivity], plan: Any) -> Iterator[_Kept]:
 
 
 def _require_kernels(spans: list[Span]) -> list[Span]:
-    """A GPU's."""
+    """The spans; raises JitError if there are no GPU kernels among them."""
     kernels = [span for span in spans if span.track[0] == GPU]
     if not kernels:
         raise JitError("PyTorch's profiler recorded no kernels of the GPU: KINETO_LOG_LEVEL=1 tells why")
@@ -152,7 +152,7 @@ def _require_kernels(spans: list[Span]) -> list[Span]:
 
 
 def _within_steps(spans: list[Span]) -> list[Span]:
-    """Those in a step."""
+    """The spans within steps; raises JitError if there are none."""
     steps = sorted((span.begin, span.end) for span in spans if span.name == OUTSIDE)
     if not steps:
         raise JitError("PyTorch's profiler recorded nothing")

@@ -1,4 +1,4 @@
-"""Profiles by kernels that were built with the profiler, which record their stages."""
+"""Profiles with kernels that were built with the profiler and record their stages."""
 
 import time
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from mdops.jit.stages import Stages
 from mdops.jit.steps import Steps, captured, replayed
 from mdops.jit.trace import GPU, HOST, Record, Span
 
-OUTSIDE = "around the kernels"  # of a step's evaluation: arguments, results, threads that wait
+OUTSIDE = "around the kernels"  # the rest of a step's evaluation: arguments, results, waiting threads
 _MOST_EVENTS = 4_000_000
 
 
 def record(run: Steps, stages: Stages, steps: int, on_step: Callable[[int], None]) -> Record:
-    """So many steps; on a GPU their evaluation alone."""
+    """Records this number of steps; on a GPU only their evaluation."""
     if run.model.device.type != "cuda":
         return _on_cpu(run, stages, steps, on_step)
     with torch.cuda.device(run.model.device):
@@ -37,12 +37,12 @@ def _on_cpu(run: Steps, stages: Stages, steps: int, on_step: Callable[[int], Non
     found = _spans(stages, HOST)
     stages.record(0)
     total = sum(end - begin for begin, end in windows)
-    # Without a stage no kernel of the library ran.
+    # If there are no stages, no kernel of the library ran.
     return Record([*run.spans, *found] if found else [], steps, total, search, windows)
 
 
 def _on_gpu(run: Steps, stages: Stages, steps: int, on_step: Callable[[int], None]) -> Record:
-    """The evaluation of a step as a CUDA graph, again and again, so that the GPU never waits for the host."""
+    """Records replays of the evaluation as a CUDA graph, so that the GPU never waits for the host."""
     run.neighbors()
     search = run.search()
     near = run.neighbors()

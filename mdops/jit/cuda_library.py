@@ -1,4 +1,4 @@
-"""libmdops_cuda.so built from the sources in the package, for a wheel that has none on a machine with nvcc."""
+"""Builds libmdops_cuda.so from the sources in the package, for a wheel without it on a machine with nvcc."""
 
 from pathlib import Path
 
@@ -12,19 +12,19 @@ from mdops.jit import builder, toolchain
 from mdops.jit.models import GPU_FLAGS, architecture_of, gpu_flags
 from mdops.jit.recipe import Recipe
 
-# As source/cuda.cmake and CMakeLists.txt have them.
+# The same as in source/cuda.cmake and CMakeLists.txt.
 _DEFINES = ("-DTORCH_TARGET_VERSION=0x020b000000000000", "-DTORCH_STABLE_ONLY", "-DUSE_CUDA")
-# A pair at the cutoff is decided as on the CPU, which contracts nothing; a step has the same bits in one kernel as in
-# two.
+# Compiled without contraction, like the CPU's code: both then decide equally about a pair at the cutoff, and a step has
+# the same bits in one kernel as in two.
 _EXACT = ("neighbor/cuda.cu", "dynamics/cuda.cu", "graph/cuda.cu")
 _STAND_IN = 'extern "C" void aoti_torch_get_current_cuda_stream() {}\n'
 
 
 def build_cuda_library(architectures: list[str] | None = None) -> cache.Entry:
-    """The entry of the library, built if it has to be: some minutes.
+    """The entry of the library, which is built if necessary; this takes some minutes.
 
     Args:
-        architectures: as sm_90; by default those of the GPUs that are here.
+        architectures: such as sm_90; by default those of this machine's GPUs.
 
     Raises:
         JitError: no nvcc, no GPU to build for, or the build fails.
@@ -33,7 +33,7 @@ def build_cuda_library(architectures: list[str] | None = None) -> cache.Entry:
 
 
 def cuda_recipe(architectures: list[str]) -> Recipe:
-    """How the library is built for the GPUs."""
+    """The recipe of the library for these GPUs."""
     folder = source_folder()
     torch_folder = Path(torch.__file__).parent
     flags = [f for name in architectures for f in gpu_flags(name)]

@@ -1,4 +1,4 @@
-"""Rebuilt kernels in this process: loaded, in use, measured."""
+"""Loads rebuilt kernels into this process, uses and measures them."""
 
 import ctypes
 import statistics
@@ -18,9 +18,9 @@ from mdops.jit import builder, models
 from mdops.jit.sample_box import sample_box, sample_elements
 from mdops.system import from_atoms
 
-PAYS = 0.98  # rebuilt kernels are used by themselves where a step takes at most this part of the prebuilt ones' time
+PAYS = 0.98  # rebuilt kernels are used automatically if a step takes at most this part of the prebuilt ones' time
 _ROUNDS = 25
-# How far rebuilt kernels' forces may be from the prebuilt ones', which round in other places.
+# Largest allowed differences of forces between rebuilt and prebuilt kernels, which differ in rounding.
 _BOUNDS = {"torch.float64": 1e-10, "torch.float32": 1e-4, "bf16x3": 3e-4, "tf32": 3e-3, "bf16": 3e-2}
 
 
@@ -30,8 +30,8 @@ class Build:
 
     Attributes:
         key, path: of the library in the cache.
-        prebuilt, rebuilt: how long a step of the calibration's box takes by the prebuilt kernels and by these, s.
-        used: whether this process calls them now.
+        prebuilt, rebuilt: the time of a step in the calibration's box with the prebuilt kernels and with these, s.
+        used: whether this process uses them now.
     """
 
     key: str
@@ -42,11 +42,11 @@ class Build:
 
     @property
     def pays(self) -> bool:
-        """Whether they are so much faster that models of these sizes take them by themselves."""
+        """Whether they are so much faster that models of these sizes use them automatically."""
         return self.rebuilt <= PAYS * self.prebuilt
 
 
-_in_use: dict[str, str] = {}  # models.Wanted.place: the key of the kernels that run
+_in_use: dict[str, str] = {}  # models.Wanted.place: the key of the kernels in use
 _looked_for: set[str] = set()
 _warned: set[str] = set()
 
@@ -54,26 +54,26 @@ _warned: set[str] = set()
 def build(model: EvaluationContext, *, always: bool = False) -> Build | None:
     """Rebuild the kernels for a model on its device, and use them if they are faster.
 
-    The first time compiles for some seconds (a minute for a GPU), and measures; later the cache has both. Models of the
-    same sizes then find them there by themselves.
+    The first call compiles for some seconds (a minute for a GPU), and measures; then both are in the cache. Models of
+    the same sizes find them there by themselves.
 
     Args:
-        model: of the evaluator `fused`; other models have no such kernels.
+        model: a model of the evaluator `fused`; other models have no such kernels.
         always: use them even if they are not faster.
 
     Returns:
-        What was built; None, with one warning that gives the reason, if nothing can be built: then the
+        The result; None, with one warning that gives the reason, if nothing can be built: then the
         prebuilt kernels are used.
     """
     try:
         return rebuild(model, always=always)
     except JitError as error:
-        warn_once(f"{error}. The prebuilt kernels go on")
+        warn_once(f"{error}. The prebuilt kernels are used")
         return None
 
 
 def rebuild(model: EvaluationContext, *, always: bool = False) -> Build:
-    """As `build`; raises JitError where nothing can be built."""
+    """As `build`, but raises JitError if nothing can be built."""
     entry = entry_for(model)
     install(model, entry)
     if not entry.calibration:
@@ -86,11 +86,11 @@ def rebuild(model: EvaluationContext, *, always: bool = False) -> Build:
 def entry_for(
     model: EvaluationContext, *, architecture: str | None = None, profiler: bool = False
 ) -> cache.Entry:
-    """The entry with a model's kernels, built if it has to be; where there is no compiler, one that is in the cache.
+    """The entry with a model's kernels, built if necessary. Without a compiler, any that is in the cache.
 
     Args:
-        architecture: of a GPU to build for, as sm_90, in place of where the model is.
-        profiler: with that.
+        architecture: of a GPU to build for, such as sm_90, instead of the model's device.
+        profiler: build with the profiler.
 
     Raises:
         JitError: nothing can be built.
@@ -111,7 +111,7 @@ def _build_of(entry: cache.Entry, *, used: bool) -> Build:
 
 
 def use_cached(model: EvaluationContext) -> None:
-    """Takes kernels of the cache into use that were measured to be faster for such a model; never compiles."""
+    """Uses kernels from the cache that were measured to be faster for such a model; never compiles."""
     if models.why_not(model) is not None:
         return
     kernels = models.wanted(model)
@@ -133,18 +133,18 @@ def use_cached(model: EvaluationContext) -> None:
 
 
 def in_use(model: EvaluationContext) -> str | None:
-    """The key of the rebuilt kernels that a model's steps call; None where the prebuilt ones run."""
+    """The key of the rebuilt kernels that a model's steps call; None if they call the prebuilt ones."""
     return None if models.why_not(model) is not None else _in_use.get(models.wanted(model).place)
 
 
 def taken_from_cache(model: EvaluationContext) -> str | None:
-    """`in_use`, once the cache was looked at."""
+    """`in_use`, after a search of the cache."""
     use_cached(model)
     return in_use(model)
 
 
 def install(model: EvaluationContext, entry: cache.Entry) -> None:
-    """Loads a library, for the life of the process; not in use at first. Raises JitError if it does not load."""
+    """Loads a library for the life of the process, without using it yet. Raises JitError if it cannot be loaded."""
     library = _ops_library(model)
     why = ctypes.create_string_buffer(1000)
     path, key = str(entry.path).encode(), entry.key.encode()
@@ -153,7 +153,7 @@ def install(model: EvaluationContext, entry: cache.Entry) -> None:
 
 
 def use(model: EvaluationContext, key: str, used: bool) -> None:
-    """Whether the op calls an installed library, in place of any other, for all models of these sizes."""
+    """Sets whether the op calls an installed library, instead of any other, for all models of these sizes."""
     place = models.wanted(model).place
     other = _in_use.pop(place, key)
     if other != key and used:
@@ -179,7 +179,7 @@ def _ops_library(model: EvaluationContext) -> ctypes.CDLL:
 
 
 def _measure(model: EvaluationContext, key: str) -> dict[str, Any]:
-    """Times a step with and without the kernels, in turns, after a look at what they answer."""
+    """Times steps with and without the kernels, in turns, after a comparison of their results."""
     count = 384 if model.device.type == "cpu" else 12288
     system = from_atoms([sample_box(count, sample_elements(model))], model.type_map, model.device)
     near = model.neighbor_list(system)
@@ -207,7 +207,7 @@ def _measure(model: EvaluationContext, key: str) -> dict[str, Any]:
         key, answers[False], answers[True], _BOUNDS.get(model.matmul, _BOUNDS[str(model.dtype)])
     )
     prebuilt = statistics.median(times[False])
-    # Of neighbours in time: other work on the machine comes and goes.
+    # Ratios of consecutive measurements, because the load of the machine changes.
     ratio = statistics.median(new / old for old, new in zip(times[False], times[True], strict=True))
     return {
         "prebuilt": prebuilt,
@@ -218,7 +218,7 @@ def _measure(model: EvaluationContext, key: str) -> dict[str, Any]:
 
 
 def blank_parameters(model: EvaluationContext, count: int) -> dict[str, Any]:
-    """Frame and atomic parameters of a system of so many atoms, all zero, for models that take them."""
+    """Frame and atomic parameters of a system with `count` atoms, all zero, for models that have them."""
     shapes = {"fparam": (1,), "aparam": (count,)}
     sizes = {name: size for name, size in model.parameter_sizes.items() if size}
     return {
@@ -228,11 +228,11 @@ def blank_parameters(model: EvaluationContext, count: int) -> dict[str, Any]:
 
 
 def _refuse_other_answers(key: str, prebuilt: Any, rebuilt: Any, bound: float) -> None:
-    """`bound`: of the largest difference, in parts of the largest force."""
+    """Raises an error if a force differs by more than `bound` times the largest force."""
     error = float((rebuilt - prebuilt).abs().max())
     if not error <= bound * float(prebuilt.abs().max()):
         raise JitError(
-            f"{key} is not used, as its forces are off by {error:.1e} eV/A. Report this with the compiler's name"
+            f"{key} is not used, because its forces are off by {error:.1e} eV/A. Report this with the compiler's name"
         )
 
 

@@ -1,4 +1,4 @@
-"""What is rebuilt for a model: the recipe of its kernels, by where it is and what it computes in."""
+"""The recipe of a model's rebuilt kernels, which depends on its device and precision."""
 
 import functools
 import json
@@ -18,10 +18,10 @@ from mdops.tables.spline_model import SplineModel
 
 _CPU, _GPU = "spline_potential", "spline_potential_gpu"
 _SOURCES = {_CPU: ("spline_potential/rebuilt.cpp",), _GPU: ("spline_potential/rebuilt.cu",)}
-# Of float16 or bfloat16 numbers that one of the net's products is made of; 0: it is float32's own.
+# The number of float16 or bfloat16 parts in a product of the net; 0: float32's own product.
 _GPU_PARTS = {"float32": 2, "tf32": 1}
 _CPU_PARTS = {"float32": 0, "bf16": 1, "bf16x3": 2, "bf16x6": 3}
-# As CMakeLists.txt has them for the prebuilt kernels.
+# The same as in CMakeLists.txt for the prebuilt kernels.
 CPU_FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
              "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fno-delete-null-pointer-checks",
              "-Wno-psabi")  # fmt: skip
@@ -35,7 +35,7 @@ GPU_FLAGS = (
 
 
 def why_not(potential: EvaluationContext) -> str | None:
-    """Why there are no kernels to rebuild for a model; None if there are."""
+    """Why no kernels can be rebuilt for a model; None if they can."""
     if not Fused.knows(potential):
         return (
             "kernels are rebuilt for the evaluator `fused`, which has models of one descriptor of sums over "
@@ -51,8 +51,8 @@ class Wanted:
 
     Attributes:
         name: of the family.
-        target: what they run on: this processor, or a GPU's architecture.
-        sizes: what tells them from those for other models.
+        target: the processor, or a GPU's architecture.
+        sizes: the numbers that distinguish them from those for other models.
     """
 
     name: str
@@ -61,11 +61,11 @@ class Wanted:
 
     @property
     def place(self) -> str:
-        """All of it as text."""
+        """Everything as text."""
         return json.dumps([self.name, self.target, self.sizes], sort_keys=True)
 
     def configuration(self, profiler: bool) -> dict[str, Any]:
-        """What the entries in the cache have that are such kernels, by whatever compiler."""
+        """The configuration that entries of these kernels have in the cache, for any compiler."""
         return {
             "name": self.name,
             "sources": _digest(self.name),
@@ -75,7 +75,7 @@ class Wanted:
 
 
 def wanted(potential: EvaluationContext, architecture: str | None = None) -> Wanted:
-    """The kernels for a model where it is, or for a GPU of that architecture (sm_90).
+    """The kernels for a model on its device, or for a GPU of that architecture (sm_90).
 
     Raises:
         JitError: the model has no kernels to rebuild.
@@ -92,14 +92,14 @@ def wanted(potential: EvaluationContext, architecture: str | None = None) -> Wan
 
 
 def architecture_of(device: torch.device) -> str:
-    """A GPU's, as sm_90."""
+    """A GPU's architecture, such as sm_90."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"
 
 
 def _sizes(potential: EvaluationContext, *, gpu: bool) -> dict[str, Any]:
-    """Where neighbours of all types share places, the numbers of types, of knots and of the net's further inputs depend
-    on which types a system has: those are not constants, and not here."""
+    """The model's sizes. If neighbours of all types share places, the numbers of types, of knots and of further inputs
+    of the net depend on the types in a system, so they are not constants and not here."""
     splines = SplineModel(potential)
     part = splines.sums[0]
     width, axis, neurons, residual, gated, activation, threshold, matmul = op_scalars(
@@ -123,7 +123,7 @@ def _sizes(potential: EvaluationContext, *, gpu: bool) -> dict[str, Any]:
 
 
 def recipe(kernels: Wanted, *, profiler: bool = False) -> Recipe:
-    """How the kernels are built. Raises JitError where there is no compiler."""
+    """The recipe of the kernels. Raises JitError if there is no compiler."""
     if kernels.name == _CPU:
         compiler = toolchain.host_compiler()
         flags = (*CPU_FLAGS, *_processor_flags(kernels.target), *model_defines(kernels.sizes))
@@ -139,12 +139,12 @@ def recipe(kernels: Wanted, *, profiler: bool = False) -> Recipe:
 
 @functools.cache
 def _digest(name: str) -> str:
-    """Of a family's sources in the package."""
+    """A digest of a family's sources in the package."""
     return sources_digest(source_folder(), _SOURCES[name])
 
 
 def model_defines(sizes: dict[str, Any], place: str | None = None) -> tuple[str, ...]:
-    """The sizes as the sources want them (source/op/gemm/net.h, spline_potential/args.h and rebuilt.cu)."""
+    """The sizes in the form of the sources (source/op/gemm/net.h, spline_potential/args.h and rebuilt.cu)."""
     parts = _GPU_PARTS if place is not None else _CPU_PARTS
     values = {
         "FLOAT": {"float32": "float", "float64": "double"}[sizes["dtype"]],
@@ -161,7 +161,7 @@ def model_defines(sizes: dict[str, Any], place: str | None = None) -> tuple[str,
     values |= {name.upper(): sizes[name] for name in ("extra", "types", "intervals") if name in sizes}
     if place is not None:
         values["CAPABILITY"] = place.removeprefix("sm_")
-    comma = "," if place is None else "\\,"  # which nvcc takes for the end of an option otherwise
+    comma = "," if place is None else "\\,"  # without the backslash it would end an option of nvcc
     return tuple(f"-DMDOPS_MODEL_{name}={str(value).replace(',', comma)}" for name, value in values.items())
 
 
@@ -169,14 +169,14 @@ def _processor_flags(place: str) -> tuple[str, ...]:
     level = torch.ops.mdops.cpu_isa()
     if level == "portable":
         return ("-march=native", "-DMDOPS_ISA=isa_portable")
-    # GCC's tuning for a processor that it half knows is behind its tuning for any.
+    # For a processor that GCC knows only partly, its generic tuning is better.
     machine = (f"-march={place}",) if place.startswith("x86-64-v") else ("-march=native", "-mtune=generic")
     wide = ("-mprefer-vector-width=512",) if level == "v4" else ()
     return (*machine, *wide, f"-DMDOPS_ISA=isa_{level}", f"-DMDOPS_ISA_LEVEL_{level}")
 
 
 def gpu_flags(place: str) -> tuple[str, ...]:
-    """nvcc's for one architecture, sm_90 say; Hopper's with the instructions that only it has."""
+    """nvcc's flags for one architecture, such as sm_90; for Hopper, with the instructions of Hopper only."""
     number = place.removeprefix("sm_")
     if number == "90":
         return ("--generate-code=arch=compute_90a,code=[sm_90a]", "-DMDOPS_HOPPER")

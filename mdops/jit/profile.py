@@ -1,4 +1,4 @@
-"""Where the time of a model's steps goes: by its kernels, built with the profiler, or by PyTorch's own profiler."""
+"""Finds where the time of a model's steps goes: with kernels built with the profiler, or with PyTorch's profiler."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ _ASKED = "--ops asks for that"
 
 @dataclass(frozen=True)
 class Profile:
-    """What was recorded.
+    """The recorded steps.
 
     Attributes:
-        record: the spans of all steps, and their time by another clock.
-        key: of the kernels that ran and recorded their stages; None: PyTorch's profiler recorded ops.
-        why_ops: why it did.
+        record: the spans of all steps, and their time from another clock.
+        key: of the kernels that recorded their stages; None: PyTorch's profiler recorded ops.
+        why_ops: the reason for that.
     """
 
     record: Record
@@ -37,18 +37,18 @@ class Profile:
 
     @property
     def way(self) -> str:
-        """Which of the two this is, and why."""
+        """Which of the two was recorded, and why."""
         if self.key is not None:
             return f"stages, by kernels rebuilt with the profiler ({self.key})"
         return f"ops by PyTorch's profiler, not stages: {self.why_ops}"
 
     def write(self, path: Path) -> None:
-        """As a file that ui.perfetto.dev opens."""
+        """Writes a file for ui.perfetto.dev."""
         made = self.record.text or trace.as_text(self.record.spans, {HOST: "mdops", GPU: "GPU"})
         replace_file(path, made)
 
     def table(self) -> str:
-        """Of stages or ops. What they lack of a step is what was between them: on a GPU, kernels that begin and end."""
+        """A table of stages or ops. Their sum is less than a step by the time between them, such as kernels' starts."""
         r = self.record
         lines = [trace.table(r.spans, r.steps, r.total, "stage" if self.key is not None else "op")]
         if r.bare is not None:
@@ -66,8 +66,8 @@ def profile(
     ops: bool = False,
     on_step: Callable[[int], None] = lambda _: None,
 ) -> Profile:
-    """Runs steps along thermal velocities: with kernels that record their stages, where a model has such kernels and
-    they can be built; otherwise, or if `ops` asks for it, under PyTorch's profiler. `on_step` gets the steps done.
+    """Runs steps along thermal velocities. If the model has kernels that can be rebuilt with the profiler, these record
+    their stages; otherwise, or if `ops` is set, PyTorch's profiler records. `on_step` gets the number of steps done.
 
     Raises JitError if PyTorch's profiler records nothing, or on a GPU no kernels.
     """

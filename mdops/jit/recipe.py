@@ -1,4 +1,4 @@
-"""What a library is built from: its configuration, whose digest is its key in the cache."""
+"""The configuration of a library; its digest is the library's key in the cache."""
 
 import hashlib
 import json
@@ -16,14 +16,14 @@ class Recipe:
 
     Attributes:
         name: of the family of kernels, for people.
-        folder: of the sources, which includes are relative to.
-        sources: to compile, relative to the folder.
-        compiler, flags: that compile all of them and link.
-        target: what it runs on: a processor, a GPU's architecture.
-        about: what else tells it from other libraries of the family, such as a model's sizes.
-        compile, link: further flags of the one and of the other.
+        folder: of the sources; includes are relative to it.
+        sources: the files to compile, relative to the folder.
+        compiler, flags: of all compilations and of the link.
+        target: a processor, or a GPU's architecture.
+        about: what else distinguishes it from other libraries of the family, such as a model's sizes.
+        compile, link: further flags of compilations, and of the link.
         flags_of: further flags of a source.
-        stand_in: a library that the linker is to find, by name and source, for one that is there when this is loaded.
+        stand_in: name and source of a library for the linker, in place of one that is present when this is loaded.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Recipe:
     stand_in: tuple[str, str] | None = None
 
     def configuration(self) -> dict[str, Any]:
-        """All that the library depends on, as data."""
+        """Everything on which the library depends, as data."""
         return {
             "name": self.name,
             "sources": sources_digest(self.folder, self.sources),

@@ -12,7 +12,7 @@ DENSITY = 0.1  # atoms/A^3, about that of water and of many solids
 
 
 def sample_elements(model: EvaluationContext) -> list[str]:
-    """Those of a box for a model: all that it knows, but few of many that share places for neighbours."""
+    """Elements for a model's box: all that it knows, but only a few if many types share places for neighbours."""
     known = [name for name in model.type_map if name in atomic_numbers]
     if not known:
         raise InputError(f"no type of the model is a chemical element: {', '.join(model.type_map)}")
@@ -20,8 +20,8 @@ def sample_elements(model: EvaluationContext) -> list[str]:
 
 
 def sample_box(count: int, elements: list[str]) -> Atoms:
-    """A periodic cube of `count` atoms, on a lattice that is disturbed by formula; of two elements a third
-    is the first one, of more each has its share."""
+    """A periodic cube of `count` atoms, on a lattice with displacements from a formula. Of two elements a third
+    of the atoms is the first; more elements have equal shares."""
     edge, side = (count / DENSITY) ** (1 / 3), int(np.ceil(count ** (1 / 3) - 1e-9))
     lattice = np.stack(np.meshgrid(*[np.arange(side)] * 3), -1).reshape(-1, 3)
     lattice = lattice[np.arange(count) * len(lattice) // max(count, 1)]

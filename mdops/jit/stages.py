@@ -1,4 +1,4 @@
-"""The stages that kernels built with the profiler recorded (source/op/common/profiler.h)."""
+"""The stages recorded by kernels that were built with the profiler (source/op/common/profiler.h)."""
 
 import ctypes
 from pathlib import Path
@@ -13,7 +13,7 @@ _Events = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 
 
 class KernelTable(ctypes.Structure):
-    """What source/op/common/kernel_table.h says of a library of rebuilt kernels."""
+    """The table of a library of rebuilt kernels, as in source/op/common/kernel_table.h."""
 
     _fields_ = [
         ("version", ctypes.c_uint32),
@@ -26,7 +26,7 @@ class KernelTable(ctypes.Structure):
 
 
 def kernel_table(library: Path) -> KernelTable:
-    """The table of a library, which is loaded for it."""
+    """The table of a library, which is loaded if necessary."""
     function = ctypes.CDLL(str(library)).mdops_kernel_table
     function.restype = ctypes.POINTER(KernelTable)
     return function().contents
@@ -44,12 +44,12 @@ class Stages:
             self.names.append(name.decode())
 
     def record(self, most: int) -> None:
-        """Keeps the next `most` stages; 0 ends it."""
+        """Records the next `most` stages; 0 ends the recording."""
         if self._table.record(most):
             raise JitError(f"no memory to record {most} stages")
 
     def events(self) -> np.ndarray:
-        """Those recorded: begin and end (ns), stage (index of its name), thread."""
+        """The recorded stages: begin and end (ns), stage (index of its name), thread."""
         count = self._table.events(None, 0)
         found = np.zeros(count, _EVENT)
         self._table.events(found.ctypes.data, count)

@@ -1,4 +1,4 @@
-"""Steps to profile: atoms that fly along thermal velocities, over a list that is checked in each."""
+"""Steps to profile: atoms move with thermal velocities, with a neighbour list that is checked in each step."""
 
 import contextlib
 import statistics
@@ -22,15 +22,15 @@ from mdops.verlet import VerletList
 TIMESTEP, TEMPERATURE = 0.5, 300.0  # fs, K
 _BACK_AFTER = 40  # steps
 
-Part = Callable[[str], AbstractContextManager[Any]]  # notes, by a name, what is done in a `with`
+Part = Callable[[str], AbstractContextManager[Any]]  # records the `with` block under a name
 
 
 class Steps:
-    """Atoms on their way, a step a call.
+    """Moving atoms; each call is a step.
 
     Attributes:
         system: the atoms.
-        spans: what `span` noted.
+        spans: the spans that `span` recorded.
         captures: whether the evaluation can be a CUDA graph.
     """
 
@@ -44,20 +44,20 @@ class Steps:
         self._evaluator = model.evaluator()
         self._parameters = kernels.blank_parameters(model, len(atoms))
         self.captures = model.device.type == "cuda" and bool(self._evaluator.captures)
-        if self.captures:  # nobody can look for them then
+        if self.captures:  # atoms cannot be found by type during a capture
             self.system.find_atoms_by_type(len(model.type_map))
         self.spans: list[Span] = []
         self._done = 0
 
     @contextlib.contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Notes when this began and ended."""
+        """Records the begin and end of the `with` block."""
         begin = time.perf_counter_ns()
         yield
         self.spans.append(Span(name, begin, time.perf_counter_ns(), (HOST, threading.get_native_id())))
 
     def move(self) -> None:
-        """Back and forth, so that the structure stays as it is however many steps there are."""
+        """Moves atoms back and forth, so that the structure stays similar for any number of steps."""
         self.system.positions += self._move if self._done // _BACK_AFTER % 2 == 0 else -self._move
         self._done += 1
 
@@ -70,7 +70,7 @@ class Steps:
             return self._evaluator(self.system, near, **self._parameters, check=False)[0]
 
     def step(self, part: Part, evaluation: str) -> None:
-        """With its parts noted, the evaluation by that name."""
+        """A step whose parts are recorded, the evaluation under that name."""
         with part("neighbour list"):
             near = self.neighbors()
         with part(evaluation):
@@ -79,7 +79,7 @@ class Steps:
             self.model.with_sums(answers, self.system)
 
     def search(self) -> float:
-        """The time of a neighbour search, ns: all atoms move so far together that the list no longer holds."""
+        """The time of a neighbour search, ns: all atoms are moved together, so far that the list is no longer valid."""
         times = []
         for _ in range(3):
             self.system.positions += max(1.0, self._skin)
@@ -112,7 +112,7 @@ def captured(work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
 
 
 def replayed(graph: torch.cuda.CUDAGraph, steps: int, on_step: Callable[[int], None]) -> float:
-    """The time of so many replays, one behind the other, ns by CUDA's events."""
+    """The time of this number of replays in a row, ns, from CUDA's events."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for step in range(steps):

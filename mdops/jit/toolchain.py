@@ -1,4 +1,4 @@
-"""The compilers and the ninja of this machine, and the processor that is compiled for."""
+"""The compilers and the ninja of this machine, and the processor for which they compile."""
 
 import functools
 import hashlib
@@ -18,8 +18,8 @@ class Tool:
     """A program.
 
     Attributes:
-        path: where it is.
-        version: what it says of itself; other versions make other kernels.
+        path: of the program.
+        version: the text it prints; other versions build other kernels.
     """
 
     path: str
@@ -34,7 +34,7 @@ def host_compiler() -> Tool:
 
 
 def cuda_compiler() -> Tool:
-    """nvcc: $CUDACXX, or that on PATH, or that of CUDA_HOME. Raises JitError if no such program runs."""
+    """nvcc: $CUDACXX, or nvcc on PATH, or CUDA_HOME's. Raises JitError if no such program runs."""
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     names = [os.environ.get("CUDACXX", ""), "nvcc", f"{home}/bin/nvcc"]
     return _first("nvcc", names, "install CUDA's toolkit, or set CUDACXX to its nvcc")
@@ -59,7 +59,7 @@ def _first(what: str, names: list[str], advice: str) -> Tool:
 
 @functools.cache
 def _version(path: str, changed: int) -> str | None:
-    """What the program answers to --version; None if it does not run. `changed` tells another one in its place."""
+    """The program's output for --version; None if it does not run. It is called again if `changed` differs."""
     try:
         told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -69,7 +69,7 @@ def _version(path: str, changed: int) -> str | None:
 
 @functools.cache
 def processor() -> str:
-    """A name for what this processor can do: kernels for another one may not run here."""
+    """A name for this processor's instruction sets: kernels for another one may not run here."""
     found = platform.machine()
     told = Path("/proc/cpuinfo")
     lines = told.read_text(encoding="utf-8", errors="replace").splitlines() if told.is_file() else []

@@ -5,33 +5,33 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# Processes. Where several are busy, those before the last only wait for it, or surround it.
+# Processes. If several are busy, only the last one counts: those before it wait for it, or surround it.
 AROUND, HOST, GPU = 0, 1, 2
 _MOST_ROWS, _LONGEST_NAME = 30, 60  # of a table
 
 
 @dataclass(frozen=True)
 class Span:
-    """What a thread, or a warp of a GPU, did from begin to end, ns. Spans of a track lie in each other or apart."""
+    """An activity of a thread, or of a GPU's warp, from begin to end, ns. Spans of a track are nested or disjoint."""
 
     name: str
     begin: int
     end: int
-    track: tuple[int, int]  # process and thread, as the file has them
+    track: tuple[int, int]  # process and thread, as in the file
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a profile has of some steps.
+    """The profile of some steps.
 
     Attributes:
-        spans: of all of them.
-        steps: how many.
-        total: how long they took by another clock, ns: Python's around each step, or CUDA's events.
-        search: how long a neighbour search takes, ns, whenever one is due.
-        windows: begin and end of each step by Python's clock, ns; none of a CUDA graph's replays.
+        spans: of all steps.
+        steps: their number.
+        total: their time from another clock, ns: Python's around each step, or CUDA's events.
+        search: the time of a neighbour search, ns, if one is due.
+        windows: begin and end of each step from Python's clock, ns; empty for replays of a CUDA graph.
         text: the trace as a file, if another program made it.
-        bare: how long a step takes without the profiler, ns, if profiling may take time.
+        bare: the time of a step without the profiler, ns, if profiling may take time.
     """
 
     spans: list[Span]
@@ -44,7 +44,7 @@ class Record:
 
 
 def as_text(spans: Iterable[Span], processes: dict[int, str]) -> bytes:
-    """JSON in Chrome's trace format, which ui.perfetto.dev opens. Times begin with the first span."""
+    """JSON in Chrome's trace format, for ui.perfetto.dev. Times begin with the first span."""
     ordered = sorted(spans, key=lambda s: (s.begin, -s.end))
     start = ordered[0].begin if ordered else 0
     events: list[dict] = [
@@ -66,12 +66,12 @@ def as_text(spans: Iterable[Span], processes: dict[int, str]) -> bytes:
 
 
 def shares(spans: Sequence[Span]) -> dict[str, int]:
-    """The wall time of each name, ns: every moment belongs to the innermost spans of the tracks that are busy then, in
-    equal parts: of the process with the highest number. All together are the time in which any track was busy."""
+    """The wall time of each name, ns. Every moment is divided equally among the innermost spans of all busy tracks of
+    the process with the highest number. The sum is the time in which any track was busy."""
     stacks: dict[tuple[int, int], list[str]] = {}
     busy_of: dict[int, Counter[str]] = {process: Counter() for process in (GPU, HOST, AROUND)}
     found: dict[str, float] = {}
-    # At one moment ends come first, inner before outer, then begins, outer before inner.
+    # At the same moment, ends come before begins; inner ends come before outer ones, outer begins before inner ones.
     moments = [(s.end, 0, -s.begin, s) for s in spans if s.end > s.begin]
     moments += [(s.begin, 1, -s.end, s) for s in spans if s.end > s.begin]
     before = 0
@@ -101,8 +101,8 @@ def _drop(busy: "Counter[str]", name: str) -> None:
 
 
 def table(spans: Sequence[Span], steps: int, total: float, kind: str = "stage") -> str:
-    """Where the time went, a line a name: milliseconds and share of a step, and how often it happened in one. Beyond
-    the first names the others share a line."""
+    """Where the time went, one line per name: milliseconds, share of a step, and occurrences in a step. After the first
+    names, the rest shares a line."""
     counts = Counter(span.name for span in spans)
     rows = [
         (_short(name), time, counts[name])

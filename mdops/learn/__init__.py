@@ -1,4 +1,4 @@
-"""From a teacher to a fast potential: what `mdops learn` does, from Python (docs/explanation/learning.md)."""
+"""Learns a fast potential from a teacher: `mdops learn` from Python (docs/explanation/learning.md)."""
 
 from mdops.learn.config import Config, parse_config, read_config
 from mdops.learn.run import Result, learn

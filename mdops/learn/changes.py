@@ -1,4 +1,4 @@
-"""What a changed input means for work that is done."""
+"""What changes of the input mean for earlier results."""
 
 import shutil
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from mdops.learn.rounds import Round, finished_rounds, read, write
 
 NAME = "config.json"
 
-# What of the round that is not finished each section decides; later stages follow from earlier ones.
+# The stages of an unfinished round that sections of the input determine; later stages follow from earlier ones.
 _STAGES = ("students", "explored", "asked")
 _FROM = {
     "students": "students",
@@ -23,13 +23,13 @@ _FROM = {
 
 
 def adapt(top: Path, now: Mapping[str, Any], identity: str) -> list[str]:
-    """Compares the input (a tree of its sections) with that of the work in the folder, removes what no longer holds,
-    and keeps the new one. What the teacher has labelled is always kept.
+    """Compares the input (a tree of its sections) with the one stored in the folder, removes results that are no longer
+    valid, and stores the new input. The teacher's labels are always kept.
 
     Returns:
-        What is kept and what is made anew, in sentences; none where nothing changed.
+        What is kept and what is repeated, in sentences; empty if nothing changed.
 
-    Raises InputError where another teacher labelled: labels of two cannot be mixed.
+    Raises InputError if the teacher changed: labels of two teachers cannot be mixed.
     """
     path, told = top / NAME, dict(now) | {"teacher": identity}
     if not path.exists():
@@ -55,12 +55,12 @@ def adapt(top: Path, now: Mapping[str, Any], identity: str) -> list[str]:
 
 
 def _undo(round_: Round, changed: list[str]) -> list[str]:
-    """Removes what of the unfinished round the changed sections decide."""
+    """Removes those results of the unfinished round that depend on the changed sections."""
     if not round_.folder.is_dir():
         return []
     if round_.labels.asked.exists() and (round_.labels.answered() or round_.labels.labels.exists()):
         return [
-            f"round {round_.number} is being labelled: it ends as it began, and later ones follow the new input"
+            f"round {round_.number} is being labelled: it continues as before, and later rounds use the new input"
         ]
     wanted = [_FROM[name] for name in changed if name in _FROM]
     first = next((k for k, stage in enumerate(_STAGES) if stage in wanted), None)
@@ -78,4 +78,4 @@ def _undo(round_: Round, changed: list[str]) -> list[str]:
                 shutil.rmtree(found)
             else:
                 found.unlink(missing_ok=True)
-    return [f"made anew in round {round_.number}: {', '.join(anew[stage] for stage in _STAGES[first:])}"]
+    return [f"repeated in round {round_.number}: {', '.join(anew[stage] for stage in _STAGES[first:])}"]

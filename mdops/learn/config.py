@@ -15,7 +15,7 @@ from mdops.options import KeyHelp, Options, describe_keys, key, parse, read_json
 
 @dataclass
 class AseTeacherConfig(Options):
-    """Any calculator of ASE."""
+    """Any ASE calculator."""
 
     KIND: ClassVar[str] = "ase"
 
@@ -79,7 +79,7 @@ class LimitsConfig:
 
 @dataclass
 class StartConfig:
-    """Structures that everything begins with, and the first labels."""
+    """The initial structures, and the first labels."""
 
     structures: list[str] | str = key(doc="files that ASE reads; all frames, or those selected by FILE@INDEX")
     frames: int = key(40, "number of structures in the first set", low=10)
@@ -126,7 +126,7 @@ class ExploreConfig:
 
 @dataclass
 class SelectConfig:
-    """What of a round is labelled."""
+    """How many frames of a round are labelled."""
 
     frames: int = key(30, "number of structures selected by deviation and diversity", low=1)
     fresh: int = key(10, "number of structures drawn at random to test the students", low=2)
@@ -134,7 +134,7 @@ class SelectConfig:
 
 @dataclass
 class TargetsConfig:
-    """When the students are good: errors on fresh frames of their own dynamics."""
+    """When the students are good enough: errors on fresh frames of their own dynamics."""
 
     forces: float = key(0.05, "largest RMSE of force components", unit="eV/A", above=0)
     energy: float | None = key(None, "largest RMSE of energies", unit="eV/atom", above=0)
@@ -143,7 +143,7 @@ class TargetsConfig:
 
 @dataclass
 class BudgetConfig:
-    """What may be spent."""
+    """The largest cost."""
 
     calls: int = key(400, "number of structures given to the teacher, including failures", low=1)
     rounds: int = key(10, "number of exploration rounds", low=1)
@@ -151,7 +151,7 @@ class BudgetConfig:
 
 @dataclass
 class ComputeConfig:
-    """Where the students compute."""
+    """Device and processes of the students."""
 
     device: str = key("cpu", "cpu or cuda")
     processes: int = key(0, "number of parallel processes; 0: one for each available processor core", low=0)
@@ -160,7 +160,7 @@ class ComputeConfig:
 
 @dataclass
 class ReportConfig:
-    """What the report may take."""
+    """The cost of the report."""
 
     steps: int = key(2000, "steps of NVE dynamics with the student and with the teacher", low=0)
     seconds: float = key(
@@ -186,10 +186,9 @@ class Config:
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
-    """The input of a file: YAML where its name ends in .yaml or .yml, else JSON. Names of files in it are relative to
-    its folder.
+    """The input of a file: YAML if its name ends in .yaml or .yml, else JSON. File names are relative to its folder.
 
-    Raises ConfigError, which names the file and the place in it."""
+    Raises ConfigError, which names the file and the key."""
     path = Path(path)
     try:
         return parse_config(_tree(path), path.parent)
@@ -199,7 +198,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 
 def parse_config(tree: Mapping[str, Any], folder: str | os.PathLike[str] = ".") -> Config:
-    """The input of a tree of JSON, whose names of files are relative to `folder`.
+    """The input of a tree of JSON, whose file names are relative to `folder`.
 
     Raises ConfigError, which names the path of the wrong key."""
     config = parse(Config, tree)
@@ -250,7 +249,7 @@ def _tree(path: Path) -> Any:
 
 
 def keys() -> list[KeyHelp]:
-    """Every key of the input with its type, unit, default and meaning; a teacher's as `teacher[ase].calculator`."""
+    """Every key of the input with its type, unit, default and meaning; for a teacher as `teacher[ase].calculator`."""
     found = describe_keys(Config)
     for name, kind in _TEACHERS.items():
         found += describe_keys(kind, f"teacher[{name}]")

@@ -1,4 +1,4 @@
-"""Where the students of the last round were tested."""
+"""The domain in which the students of the last round were tested."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from mdops.applicability import USUAL
 from mdops.learn.labels import read_frames
 from mdops.learn.rounds import Round, Summary
 
-_REACH = 3.5  # A: closest pairs are looked for up to here
-_LOOKED_AT = 200  # frames
+_REACH = 3.5  # A: largest distance of closest pairs
+_LOOKED_AT = 200  # largest number of frames
 
 
 def measured_domain(last: Round, summary: Summary, teacher: str, labels: int) -> dict[str, Any]:
-    """The domain that models keep (`mdops.applicability.domain_of`), but for the committee's files."""
+    """The domain that is stored in models (`mdops.applicability.domain_of`), without the committee's files."""
     frames = [
         frame for path in sorted((last.folder / "explored").glob("*.extxyz")) for frame in read_frames(path)
     ]

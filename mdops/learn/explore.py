@@ -26,7 +26,7 @@ from mdops.potential import Potential
 
 @dataclass(frozen=True)
 class Condition:
-    """Runs side by side: the structures' places, K, and GPa (None: at constant volume)."""
+    """Runs side by side: the structures' indices, temperature (K), and pressure (GPa; None: constant volume)."""
 
     places: list[int]
     temperature: float
@@ -35,8 +35,8 @@ class Condition:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is done: the place of its structure, K, the steps it was given and did, and whether it was stopped,
-    because the students lost their way or did not agree."""
+    """A run that is done: the index of its structure, temperature (K), the planned and the actual number of steps, and
+    whether it was stopped because the students diverged or disagreed."""
 
     place: int
     temperature: float
@@ -46,7 +46,7 @@ class Run:
 
 
 def conditions(config: ExploreConfig, structures: int, together: bool) -> list[Condition]:
-    """Every temperature with every pressure and structure; structures of a condition in one batch if told."""
+    """Every temperature with every pressure and structure. If `together`, a condition's structures form one batch."""
     pressures: list[float | None] = [*config.pressures] if config.ensemble == "npt" else [None]
     groups = [list(range(structures))] if together else [[k] for k in range(structures)]
     return [Condition(g, t, p) for t in config.temperatures for p in pressures for g in groups]
@@ -64,8 +64,8 @@ def explore(
     seed: Sequence[int],
     jobs: Jobs,
 ) -> tuple[list[Atoms], list[Run]]:
-    """Runs every condition that was not run yet. Gives the frames up to the deviation `high` (eV/A), with what they are
-    of in their `info`, and the runs."""
+    """Runs every condition that was not run yet. Returns the frames up to the deviation `high` (eV/A), whose `info`
+    says where they come from, and the runs."""
     together = device != "cpu"
     made = folder / "explored"
     made.mkdir(exist_ok=True)
@@ -106,7 +106,7 @@ def _explore(
     high: float,
     seed: tuple[int, ...],
 ) -> None:
-    """Runs one condition and writes its frames, then, as the sign that it is done, its runs."""
+    """Runs one condition and writes its frames, then its runs, which mark it as done."""
     random = np.random.default_rng(seed)
     physics = EnsembleSettings(
         "nvt" if condition.pressure is None else "npt",
@@ -131,7 +131,7 @@ def _explore(
 
 
 class _Recorder:
-    """Keeps frames, and stops runs: `stopped` has their numbers, `steps` what each did."""
+    """Keeps frames, and stops runs. `stopped` has the indices of stopped runs, `steps` each run's number of steps."""
 
     def __init__(self, condition: Condition, high: float) -> None:
         self._condition, self._high = condition, high
@@ -140,7 +140,7 @@ class _Recorder:
         self.steps: dict[int, int] = {}
 
     def take(self, run: int, frame: Frame, like: Atoms, step: int) -> bool:
-        """Whether the run may go on."""
+        """Whether the run may continue."""
         assert frame.forces_std is not None
         deviation = float(frame.forces_std.max())
         if not deviation <= self._high:
@@ -171,9 +171,9 @@ def _run(
     first: int,
     recorder: _Recorder,
 ) -> None:
-    """Moves structures side by side from step `first` on. When one is stopped, the others go on without it; when the
-    batch ends with an error, each goes on by itself, so that the error is of one alone. Before the first `interval` is
-    over, frames are ten times as dense: students that know little are stopped there, and learn from what led to it."""
+    """Moves structures side by side from step `first` on. If one is stopped, the others continue without it. If the
+    batch ends with an error, each continues alone, to find the one with the error. In the first `interval`, frames are
+    ten times as dense: early students are stopped there, and learn from the frames before the stop."""
     last: BatchFrame | None = None
 
     def now(k: int) -> Atoms:

@@ -1,4 +1,4 @@
-"""Work that is spread over processes, which end with the process that started them, however that ends."""
+"""Work in several processes, which end with the process that started them, however that ends."""
 
 import multiprocessing
 import os
@@ -17,19 +17,19 @@ Job = tuple[Any, ...]  # the arguments of one call
 
 
 class DiedError(Exception):
-    """The process of a job ended before the job did."""
+    """The process of a job ended before the job was done."""
 
 
 class Jobs:
-    """Calls functions in several processes, or in this one where one is enough. Results do not depend on how many there
-    are: each call has the same number of threads everywhere.
+    """Calls functions in several processes, or in this one if one is enough. Results do not depend on the number of
+    processes, because each call has the same number of threads.
 
     Attributes:
         cpu_seconds: processor time of all calls so far.
     """
 
     def __init__(self, processes: int, threads: int) -> None:
-        """`processes`: 0 takes as many as there are processors for this process."""
+        """`processes`: 0 means as many as this process may use processors."""
         self._processes, self._threads = processes or len(os.sched_getaffinity(0)), threads
         self._pool: ProcessPoolExecutor | None = None
         self.cpu_seconds = 0.0
@@ -43,10 +43,10 @@ class Jobs:
     def run(
         self, function: Callable[..., Any], jobs: Sequence[Job], *, here: bool = False
     ) -> Iterator[tuple[int, Any]]:
-        """(a job's place, what the function answered), as jobs are done; `here`: one after the other, in this process.
+        """Yields (a job's index, the function's result) when a job is done; `here`: one by one in this process.
 
-        A job whose process died is tried once more, alone; if that dies too, its answer is a DiedError. What the
-        function raises is raised."""
+        A job whose process died is tried once more, alone; if it dies again, its result is a DiedError. Exceptions of
+        the function are raised."""
         if here or self._processes == 1 or len(jobs) < 2:
             for place, job in enumerate(jobs):
                 with _threads(self._threads):
@@ -85,7 +85,7 @@ class Jobs:
         return self._pool
 
     def _made(self, processes: int) -> ProcessPoolExecutor:
-        # Forked from a server that has imported PyTorch and computed nothing: quick to start, and no thread is lost.
+        # Forked from a server that has only imported PyTorch: this starts quickly, and no threads are lost.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["mdops.learn.run"])
         return ProcessPoolExecutor(processes, context, _begin, (self._threads,))
@@ -97,13 +97,13 @@ class Jobs:
 
 
 def _timed(function: Callable[..., Any], job: Job) -> tuple[Any, float]:
-    """What it answers, and the processor time that it took, s."""
+    """The function's result, and the processor time of the call, s."""
     began = time.process_time()
     return function(*job), time.process_time() - began
 
 
 def _begin(threads: int) -> None:
-    """In a new process."""
+    """Prepares a new process."""
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Labels of a round: each is on the disk once it is made."""
+"""The labels of a round; each is written to disk as soon as it exists."""
 
 import os
 import shutil
@@ -19,13 +19,13 @@ from mdops.learn.jobs import DiedError, Jobs
 from mdops.learn.teacher import Answer, Teacher, make_teacher
 from mdops.progress import StepProgress
 
-_FEWEST = 20  # labels that tell what energies are usual
-_LEAST_SPREAD = 0.01  # eV/atom: below this energies are not strange
+_FEWEST = 20  # the smallest number of labels for statistics of energies
+_LEAST_SPREAD = 0.01  # eV/atom: smaller deviations of energies are never strange
 
 
 def write_frames(path: Path, frames: Sequence[Atoms]) -> None:
-    """Extended XYZ, put in the file's place as a whole. It has no place for line breaks and backslashes of texts, such
-    as what a command said."""
+    """Writes extended XYZ, replacing the file at once. Line breaks and backslashes in texts, such as a command's
+    output, are replaced, because the format does not support them."""
     text = StringIO()
     plain = [atoms.copy() for atoms in frames]
     for atoms, given in zip(plain, frames, strict=True):
@@ -40,7 +40,7 @@ def write_frames(path: Path, frames: Sequence[Atoms]) -> None:
 
 
 def read_frames(path: Path) -> list[Atoms]:
-    """The frames of a file, which may have none."""
+    """The frames of a file; it may be empty."""
     if path.stat().st_size == 0:
         return []
     found = ase.io.read(path, ":", format="extxyz")
@@ -49,8 +49,8 @@ def read_frames(path: Path) -> list[Atoms]:
 
 
 class LabelFolder:
-    """The files of a round's labels: asked.extxyz has the structures, labels/ a file for each answer of the teacher
-    until labels.extxyz and set_aside.extxyz have them all."""
+    """The files of a round's labels. asked.extxyz has the structures. labels/ has a file for each teacher's answer,
+    until labels.extxyz and set_aside.extxyz have all of them."""
 
     def __init__(self, folder: Path) -> None:
         self.asked, self.each = folder / "asked.extxyz", folder / "labels"
@@ -60,17 +60,17 @@ class LabelFolder:
         write_frames(self.asked, structures)
 
     def count(self) -> int:
-        """Structures that the teacher was given so far."""
+        """How many structures the teacher was given so far."""
         if self.labels.exists():
             return len(read_frames(self.labels)) + len(read_frames(self.set_aside))
         return len(self.answered())
 
     def answered(self) -> set[int]:
-        """The structures with an answer, by their places."""
+        """The indices of the structures with an answer."""
         return {int(path.stem) for path in self.each.glob("*.extxyz")} if self.each.is_dir() else set()
 
     def answers(self) -> list[Atoms]:
-        """All of them, in the order of the structures."""
+        """All answers, in the order of the structures."""
         return [read_frames(self.each / f"{k:05d}.extxyz")[0] for k in sorted(self.answered())]
 
 
@@ -83,7 +83,7 @@ def label(
     jobs: Jobs,
     on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> None:
-    """Labels what of asked.extxyz has no answer yet."""
+    """Labels the structures of asked.extxyz that have no answer yet."""
     structures = read_frames(folder.asked)
     folder.each.mkdir(exist_ok=True)
     left = [k for k in range(len(structures)) if k not in folder.answered()]
@@ -105,7 +105,7 @@ _TEACHERS: dict[str, Teacher] = {}
 
 
 def teacher_of(config: Any) -> Teacher:
-    """The teacher of an input, which this process keeps."""
+    """The teacher of an input; it is cached in this process."""
     told = repr(config)
     if told not in _TEACHERS:
         _TEACHERS[told] = make_teacher(config)
@@ -132,13 +132,13 @@ def gather(folder: LabelFolder, known: Sequence[Atoms], limits: LimitsConfig) ->
     """Joins the answers into labels.extxyz and set_aside.extxyz.
 
     Args:
-        known: labels of the rounds before, which tell what energies are usual.
-        limits: what is set aside.
+        known: labels of earlier rounds, for statistics of energies.
+        limits: which labels are set aside.
 
     Returns:
-        How many labels there are, and why others were set aside.
+        The number of labels, and the reasons why others were set aside.
 
-    Raises InputError where none is left.
+    Raises InputError if there is no label.
     """
     good, bad = list[Atoms](), list[Atoms]()
     for frame in folder.answers():
@@ -167,14 +167,14 @@ def _too_strong(frame: Atoms, limits: LimitsConfig) -> str:
 
 
 def _strange_energies(frames: Sequence[Atoms], limit: float) -> np.ndarray:
-    """Which energies are more than `limit` robust standard deviations from what their elements lead to expect."""
+    """Which energies are more than `limit` robust standard deviations away from the sum of their elements' energies."""
     if len(frames) < _FEWEST:
         return np.zeros(len(frames), bool)
     elements = sorted({symbol for frame in frames for symbol in frame.get_chemical_symbols()})
     shares = np.array([[frame.symbols.count(e) / len(frame) for e in elements] for frame in frames])
     energies = np.array([frame.get_potential_energy() / len(frame) for frame in frames])
     weights = np.ones(len(frames))
-    for _ in range(10):  # least absolute values, by weights: the strange ones must not lead the fit
+    for _ in range(10):  # least absolute deviations, by weights: strange energies must not dominate the fit
         fit = np.linalg.lstsq(shares * weights[:, None], energies * weights, rcond=None)[0]
         off = np.abs(energies - shares @ fit)
         weights = 1 / np.sqrt(np.maximum(off, _LEAST_SPREAD))

@@ -13,7 +13,7 @@ from mdops.plots import figure, logarithmic
 
 
 def rounds_plot(rounds: Sequence[Summary], target: float, path: Path) -> None:
-    """The force error on fresh frames over the labels that were trained on, and the share of runs that were stopped."""
+    """Force error on fresh frames against the number of training labels, and the share of stopped runs."""
     tested = [summary for summary in rounds if summary.kind != "first"]
     labels = [summary.labels for summary in tested]
     drawn = figure(2, 0.8)
@@ -29,7 +29,7 @@ def rounds_plot(rounds: Sequence[Summary], target: float, path: Path) -> None:
 
 
 def parity_plot(last: Unseen, path: Path) -> None:
-    """Force components of the student over the teacher's, by temperature."""
+    """Force components of the student against the teacher's, by temperature."""
     data = last.answers.data
     owner = np.repeat(np.arange(len(data)), data.sizes())
     heat = np.array([frame.info["temperature"] for frame in last.frames])
@@ -47,7 +47,7 @@ def parity_plot(last: Unseen, path: Path) -> None:
 
 
 def deviation_plot(tested: Sequence[Unseen], target: float, level: float, path: Path) -> None:
-    """The error of a frame over the committee's deviation, each round in a colour."""
+    """Errors of frames against the committee's deviation, with a colour for each round."""
     drawn = figure(1, 0.8)
     axes = drawn.axes[0]
     for k, one in enumerate(tested):
@@ -63,7 +63,7 @@ def deviation_plot(tested: Sequence[Unseen], target: float, level: float, path: 
 
 
 def dynamics(ours: Run, theirs: Run, reach: float, width: float, folder: Path) -> dict[str, str]:
-    """Draws energy.png and distribution.png of both runs; gives figures to show."""
+    """Draws energy.png and distribution.png of both runs; returns numbers for the report."""
     conservation_plot(ours, theirs, folder / "energy.png")
     difference = distribution_plot(ours, theirs, reach, width, folder / "distribution.png")
     rows = {"difference of the pair distributions": f"{100 * difference:.1f} % of their area"}

@@ -1,4 +1,4 @@
-"""What a long run tells: the stage, calls spent, time spent and left; on stderr and in learn.log."""
+"""Messages of a long run: the stage, calls made, time spent and left; on stderr and in learn.log."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ from mdops.learn.rounds import Summary
 
 
 class Told:
-    """Lines with a time, for people."""
+    """Lines with the time of day, for people."""
 
     def __init__(self, top: Path, config: Config) -> None:
         self._path, self._config, self._begun = top / "learn.log", config, time.perf_counter()
@@ -22,7 +22,7 @@ class Told:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
 
     def stage(self, what: str, done: list[Summary], calls: int) -> None:
-        """Before a stage; `calls`: spent so far."""
+        """A line before a stage; `calls`: number made so far."""
         spent = f"{calls} of {self._config.budget.calls} calls spent"
         passed = (time.perf_counter() - self._begun) / 60
         left = seconds_left(self._config, done)
@@ -31,7 +31,7 @@ class Told:
 
 
 def seconds_left(config: Config, done: list[Summary]) -> float | None:
-    """From now to the end if all of the budget is spent, by the rounds so far; None before one of exploration."""
+    """Estimated time to the end if the whole budget is used, from earlier rounds; None before the first exploration."""
     last = done[-1] if done else None
     if last is None or last.kind != "explore":
         return None
@@ -47,7 +47,7 @@ def seconds_left(config: Config, done: list[Summary]) -> float | None:
 
 @contextmanager
 def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Adds the time that a stage takes."""
+    """Adds the time of a stage."""
     start = time.perf_counter()
     yield
     seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""The page about a model that was learned: how good it is, where, and where it must not be used."""
+"""The page about a learned model: its errors, and the domain in which it was tested."""
 
 import time
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ from mdops.md.options import EnsembleSettings
 from mdops.plots import require_matplotlib
 
 Rounds = Sequence[tuple[Round, Summary]]
-_REACH, _WIDTH = 6.0, 0.05  # of pair distributions, A
-_INTERVAL = 10  # steps
+_REACH, _WIDTH = 6.0, 0.05  # range and bin width of pair distributions, A
+_INTERVAL = 10  # steps between frames
 
 
 def write_report(config: Config, top: Path, rounds: Rounds, teacher: Teacher, type_map: list[str]) -> bool:
-    """Writes report.html and plots/; False without matplotlib."""
+    """Writes report.html and plots/. Returns False if matplotlib is missing."""
     try:
         require_matplotlib()
     except InputError:
@@ -42,8 +42,9 @@ def write_report(config: Config, top: Path, rounds: Rounds, teacher: Teacher, ty
     last, model = tested[-1], load(top / "model.safetensors")
     figures = {
         "Errors on fresh frames, round by round": folder / "rounds.png",
-        "Fresh frames of the last round, which no training saw": folder / "parity.png",
-        "The committee's deviation and its error, on frames not seen": folder / "deviation.png",
+        "Fresh frames of the last round, which no training used": folder / "parity.png",
+        "The committee's deviation and its error, on frames not used by its training": folder
+        / "deviation.png",
     }
     plots.rounds_plot([s for _, s in rounds], config.targets.forces, folder / "rounds.png")
     plots.parity_plot(last, folder / "parity.png")
@@ -102,7 +103,7 @@ def _rms(values: np.ndarray) -> float:
 
 
 def _calibration(tested: Sequence[Unseen], target: float, level: float) -> dict[str, str]:
-    """How well the deviation tells errors."""
+    """How well the deviation predicts errors."""
     last = tested[-1]
     errors = np.concatenate([u.answers.frame_errors(u.student) for u in tested])
     deviation = np.concatenate([u.answers.deviation for u in tested])
@@ -133,7 +134,7 @@ def _cost(rounds: Rounds) -> dict[str, str]:
 
 
 def _dynamics(config: Config, last: Unseen, student: MDOps, teacher: Teacher) -> tuple[Run, Run] | None:
-    """The same start at constant energy with both; None where the teacher has no calculator, or takes too long."""
+    """Runs of both at constant energy from the same start; None if the teacher has no calculator, or is too slow."""
     calculator = teacher.calculator()
     steps = config.report.steps // _INTERVAL * _INTERVAL
     if calculator is None or steps == 0:

@@ -1,4 +1,4 @@
-"""What a folder of `mdops learn` holds: rounds, each with its labels and what came of it."""
+"""The contents of a folder of `mdops learn`: rounds, each with its labels and results."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -9,21 +9,21 @@ from mdops.errors import InputError
 from mdops.files.atomic import replace_file
 from mdops.learn.labels import LabelFolder
 
-FINISHED = "round.json"  # written last
+FINISHED = "round.json"  # it is written last
 
 
 @dataclass
 class Summary:
-    """A round that is finished.
+    """A finished round.
 
     Attributes:
         kind: "first" (the first set), "explore", or "final".
-        labels: those that its students were trained on.
-        calls: structures that the teacher was given in it. set_aside: why some have no place among the labels.
-        trust: of `mdops.learn.trust.Trust`. errors: of the first student on fresh frames: "forces" (eV/A), "energy"
-            (eV/atom). student: its place.
-        stopped, runs: how many runs were stopped, of all.
-        seconds: wall time of each stage. cpu_seconds: processor time of the calls of all stages.
+        labels: the number of labels on which its students were trained.
+        calls: the number of structures given to the teacher. set_aside: reasons why some labels were set aside.
+        trust: the fields of `mdops.learn.trust.Trust`. errors: of the first student on fresh frames: "forces" (eV/A),
+            "energy" (eV/atom). student: its index.
+        stopped, runs: the numbers of stopped runs and of all runs.
+        seconds: wall time of each stage. cpu_seconds: processor time of the calls in all stages.
     """
 
     kind: str
@@ -42,14 +42,14 @@ class Summary:
 
 
 class Round:
-    """A folder of one round: `folder`, its `number`, `labels` (its LabelFolder)."""
+    """The folder of a round: `folder`, its `number`, `labels` (its LabelFolder)."""
 
     def __init__(self, top: Path, number: int) -> None:
         self.number, self.folder = number, top / f"round-{number:02d}"
         self.labels = LabelFolder(self.folder)
 
     def summary(self) -> Summary | None:
-        """None of a round that is not finished."""
+        """The summary; None if the round is not finished."""
         path = self.folder / FINISHED
         return Summary(**read(path)) if path.exists() else None
 
@@ -58,7 +58,7 @@ class Round:
 
 
 def finished_rounds(top: Path) -> list[tuple[Round, Summary]]:
-    """Those of a folder, in their order."""
+    """The finished rounds of a folder, in order."""
     found: list[tuple[Round, Summary]] = []
     while (summary := (now := Round(top, len(found))).summary()) is not None:
         found.append((now, summary))
@@ -66,12 +66,12 @@ def finished_rounds(top: Path) -> list[tuple[Round, Summary]]:
 
 
 def write(path: Path, tree: Any) -> None:
-    """JSON, put in the file's place as a whole."""
+    """Writes JSON, replacing the file at once."""
     replace_file(path, (json.dumps(tree, indent=1) + "\n").encode())
 
 
 def read(path: Path) -> Any:
-    """The tree of such a file. Raises InputError where the file is not JSON."""
+    """The tree of such a file. Raises InputError if it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

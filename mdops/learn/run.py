@@ -55,9 +55,9 @@ def learn(config: Config, folder: str | os.PathLike[str]) -> Result:
     It starts processes: a script that calls it needs `if __name__ == "__main__":` around the call.
 
     Raises:
-        InputError: structures, options or files that do not fit, or another run in the folder.
-        ConfigError, ModelFileError, UnsupportedModelError, LibraryError: the teacher, or the students' input.
-        DivergedError: a training.
+        InputError: structures, options or files do not fit, or another run uses the folder.
+        ConfigError, ModelFileError, UnsupportedModelError, LibraryError: errors of the teacher or the students' input.
+        DivergedError: a training diverged.
     """
     top = Path(folder)
     check_device(config.compute.device)
@@ -69,7 +69,7 @@ def learn(config: Config, folder: str | os.PathLike[str]) -> Result:
         ):
             return _Loop(config, top, jobs).go()
     except BusyError as who:
-        # Processes of a loop import the script that called it.
+        # Child processes import the script that called `learn`.
         is_own = multiprocessing.current_process().name != "MainProcess"
         guard = (
             '; a script that calls it needs `if __name__ == "__main__":` around the call' if is_own else ""
@@ -95,7 +95,7 @@ class _Loop:
             now.folder.mkdir(exist_ok=True)
             started = now.folder / "kind.json"
             if started.exists():
-                kind = read(started)  # as it was begun
+                kind = read(started)  # the kind with which it began
             else:
                 write(started, kind)
             self.cpu_before = self.jobs.cpu_seconds
@@ -105,10 +105,10 @@ class _Loop:
                 self._round(now, kind == "final")
         return self._end()
 
-    # -- What comes next
+    # -- The next round
 
     def _next(self) -> str | None:
-        """The kind of the next round; None behind the last one."""
+        """The kind of the next round; None after the last one."""
         done = [summary for _, summary in finished_rounds(self.top)]
         if not done:
             return "first"
@@ -132,7 +132,7 @@ class _Loop:
     # -- Rounds
 
     def _random(self, now: Round, stage: int) -> np.random.Generator:
-        """Numbers that depend on the round and the stage alone."""
+        """A generator that depends only on the round and the stage."""
         return np.random.default_rng((self.config.seed, now.number, stage))
 
     def _before(self, now: Round) -> list[tuple[Round, Summary]]:
@@ -178,7 +178,7 @@ class _Loop:
         now.finish(summary)
 
     def _train(self, now: Round, labels: Sequence[Path], final: bool, summary: Summary) -> Trust:
-        """The committee, its trust levels, and which student is the best on labels held out."""
+        """Trains the committee; returns its trust levels, and which student is the best on held-out labels."""
         config, path = self.config, now.folder / "trust.json"
         with timed(summary.seconds, "training"):
             if not path.exists():
@@ -227,7 +227,7 @@ class _Loop:
         summary.stopped, summary.runs = sum(run.stopped for run in runs), len(runs)
         if not frames:
             raise InputError(
-                f"{now.folder}: no run came to its first frame: make explore.interval or explore.timestep "
+                f"{now.folder}: no run reached its first frame: make explore.interval or explore.timestep "
                 "shorter, or give more initial labels (start.frames)"
             )
         return frames, runs
@@ -235,7 +235,7 @@ class _Loop:
     def _select(
         self, now: Round, frames: list[Atoms], known: list[Atoms], trust: Trust, final: bool
     ) -> list[Atoms]:
-        """Fresh frames at random, and in all rounds but the last those worth a label."""
+        """Selects fresh frames at random, and, except in the last round, frames worth a label."""
         config, random = self.config, self._random(now, 2)
         fresh = fresh_frames(frames, config.targets.frames if final else config.select.fresh, random)
         for place in fresh:
@@ -263,7 +263,7 @@ class _Loop:
                     self.jobs,
                 )
                 gather(folder, known, self.config.limits)
-        if folder.each.is_dir():  # of a run that was killed while it tidied up
+        if folder.each.is_dir():  # left by a run that was killed while it removed files
             shutil.rmtree(folder.each)
         summary.calls = folder.count()
         summary.set_aside = [str(frame.info["failed"]) for frame in read_frames(folder.set_aside)]
@@ -274,7 +274,7 @@ class _Loop:
             )
 
     def _measure(self, now: Round, summary: Summary, runs: list[Run]) -> None:
-        """The errors of the student on the fresh frames."""
+        """Measures the errors of the student on the fresh frames."""
         labels = read_frames(now.labels.labels)
         fresh = [k for k, frame in enumerate(labels) if frame.info.get("fresh")]
         if not fresh:
@@ -287,7 +287,7 @@ class _Loop:
     # -- The end
 
     def _end(self) -> Result:
-        """Writes the model, its committee and the report, where they are not there."""
+        """Writes the model, its committee and the report, unless they exist."""
         done = finished_rounds(self.top)
         last, summary = done[-1]
         model = self.top / "model.safetensors"
@@ -303,7 +303,7 @@ class _Loop:
         return Result(model, report_path, summary.errors, self._is_reached(summary), calls)
 
     def _write_models(self, last: Round, summary: Summary, rounds: Sequence[Round]) -> None:
-        """model.safetensors, and the others of its committee beside it; each knows its domain."""
+        """Writes model.safetensors and the other models of the committee beside it, each with its domain."""
         files = model_files(last.folder, self.config.students.number)
         files.insert(0, files.pop(summary.student))
         names = ["model.safetensors", *(f"committee-{k}.safetensors" for k in range(1, len(files)))]
@@ -317,7 +317,7 @@ class _Loop:
 
 
 def _sections(config: Config) -> dict[str, Any]:
-    """The input as a tree, without what changes nothing of the results."""
+    """The input as a tree, without the keys that do not affect results."""
     tree = asdict(config)
     for name in ("teacher", "compute", "report"):
         del tree[name]

@@ -1,4 +1,4 @@
-"""Which frames are labelled: those that the students do not agree on, and of these the most different."""
+"""Selects the frames to label: those on which the students disagree, and of these the most different ones."""
 
 from collections.abc import Sequence
 
@@ -10,23 +10,23 @@ from mdops.learn.trust import Trust
 from mdops.potential import Potential
 from mdops.system import atom_types, from_atoms
 
-_POOL = 4  # times as many frames are looked at for diversity as are taken
+_POOL = 4  # candidates for diversity, as a multiple of the number selected
 _BATCH_ATOMS = 1024
 
 
 def fresh_frames(frames: Sequence[Atoms], number: int, random: np.random.Generator) -> list[int]:
-    """Places of so many frames, at random, as far as there are."""
+    """Indices of `number` random frames, or of all if there are fewer."""
     return sorted(random.permutation(len(frames))[:number].tolist())
 
 
 def chosen_frames(
     frames: Sequence[Atoms], known: Sequence[Atoms], number: int, trust: Trust, model: Potential
 ) -> list[int]:
-    """Places of frames to label.
+    """Indices of frames to label.
 
-    First by deviation: those above `trust.low`, or where these are few the largest ones, four times as many as are to
-    be taken. Of these the farthest from what is known and from each other, one after the other, by the mean
-    descriptors of each element."""
+    Candidates are the frames with deviations above `trust.low`; if these are few, the frames with the largest
+    deviations, four times as many as are selected. Selected are, one after the other, the candidates farthest from
+    known and selected frames, by the mean descriptors of each element."""
     deviation = np.array([frame.info["deviation"] for frame in frames])
     order = np.argsort(-deviation, kind="stable")
     above = int((deviation > trust.low).sum())
@@ -35,7 +35,7 @@ def chosen_frames(
         return sorted(pool.tolist())
     try:
         rows = features([*known, *(frames[k] for k in pool)], model)
-    except UnsupportedModelError:  # no descriptor: deviation alone tells
+    except UnsupportedModelError:  # without a descriptor, only the deviation counts
         return sorted(pool[:number].tolist())
     taken = farthest(rows[len(known) :], rows[: len(known)], number)
     return sorted(pool[taken].tolist())
@@ -43,7 +43,7 @@ def chosen_frames(
 
 def features(frames: Sequence[Atoms], model: Potential) -> np.ndarray:
     """(F, ntypes * D): the mean descriptor of each element of a frame, in units of the spread over all frames; zeros
-    for an element that is not there."""
+    for an element that the frame lacks."""
     ntypes, rows, start = len(model.type_map), [], 0
     while start < len(frames):
         stop, atoms = start + 1, len(frames[start])
@@ -64,7 +64,7 @@ def features(frames: Sequence[Atoms], model: Potential) -> np.ndarray:
 
 
 def farthest(rows: np.ndarray, known: np.ndarray, number: int) -> np.ndarray:
-    """Places of `number` rows, each the farthest from those taken before and from the known ones."""
+    """Indices of `number` rows, each the farthest from the rows selected before and from the known ones."""
     nearest = np.full(len(rows), np.inf)
     for row in known:
         np.minimum(nearest, np.square(rows - row).sum(1), out=nearest)

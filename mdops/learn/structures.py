@@ -1,4 +1,4 @@
-"""Structures to begin with, and what is made of them: displaced, strained, with atoms exchanged."""
+"""The initial structures, and structures made from them: displaced, strained, with atoms exchanged."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +12,8 @@ from mdops.learn.config import StartConfig
 
 
 def start_structures(config: StartConfig) -> list[Atoms]:
-    """All frames of the files (of FILE@INDEX those), without labels and velocities. Raises InputError for a file that
-    ASE does not read."""
+    """All frames of the files (or those of FILE@INDEX), without labels and velocities. Raises InputError for files that
+    ASE cannot read."""
     found: list[Atoms] = []
     for name in config.structures:
         try:
@@ -30,12 +30,12 @@ def start_structures(config: StartConfig) -> list[Atoms]:
 
 
 def elements_of(structures: Sequence[Atoms]) -> list[str]:
-    """Their elements, in the order of appearance: the students' types."""
+    """The structures' elements in order of appearance: the students' types."""
     return list(dict.fromkeys(symbol for atoms in structures for symbol in atoms.get_chemical_symbols()))
 
 
 def first_set(structures: Sequence[Atoms], config: StartConfig, random: np.random.Generator) -> list[Atoms]:
-    """`config.frames` structures with displacements from a tenth of `rattle` up to all of it, and strains."""
+    """`config.frames` structures with random strains, and displacements from a tenth of `rattle` up to all of it."""
     made = []
     for k in range(config.frames):
         atoms = changed(structures[k % len(structures)], random, strain=config.strain, swap=config.swap)
@@ -46,7 +46,7 @@ def first_set(structures: Sequence[Atoms], config: StartConfig, random: np.rando
 
 
 def changed(atoms: Atoms, random: np.random.Generator, *, strain: float, swap: bool) -> Atoms:
-    """A copy, strained at random where it is periodic, and with atoms exchanged: up to a quarter of them."""
+    """A copy, with a random strain if it is periodic, and with up to a quarter of the atoms exchanged."""
     made = atoms.copy()
     if strain > 0 and made.pbc.any():
         drawn = random.normal(0, strain, (3, 3))

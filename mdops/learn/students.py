@@ -1,4 +1,4 @@
-"""The committee: its trainings, and its answers beside labels."""
+"""The committee: its trainings, and its results for labelled frames."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from mdops.train.loop.checkpoint import checkpoints
 from mdops.train.loop.folder_lock import NAME as LOCK
 from mdops.train.loop.trainer import Trainer
 
-HELD_OUT = 10  # every so many-th label of a round is held out from all students
-_CHECKPOINTS = 5  # of a training, or one every 1000 steps
+HELD_OUT = 10  # one of so many labels of a round is held out from all students
+_CHECKPOINTS = 5  # per training, but at least one every 1000 steps
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a committee says of F labelled frames with N atoms in all.
+    """A committee's results for F labelled frames with N atoms in total.
 
     Attributes:
         data: the frames.
@@ -66,18 +66,18 @@ class Answers:
 
 
 def answers_of(models: Sequence[Potential], data: Dataset) -> Answers:
-    """The committee's answers for the frames."""
+    """The committee's results for the frames."""
     found = [evaluate(model, data).predictions for model in models]
     return Answers(data, np.stack([p["forces"] for p in found]), np.stack([p["energy"] for p in found]))
 
 
 def held_out(files: Sequence[Path], type_map: Sequence[str]) -> Dataset:
-    """The labels that no student was trained on."""
+    """The labels on which no student was trained."""
     return load_dataset(list(files), type_map, leave_out=HELD_OUT, left_out=True)
 
 
 def model_files(folder: Path, number: int) -> list[Path]:
-    """Where a round's students are."""
+    """The files of a round's students."""
     return [folder / f"student-{k + 1}" / "model.safetensors" for k in range(number)]
 
 
@@ -91,7 +91,7 @@ def train(
     device: str,
     jobs: Jobs,
 ) -> None:
-    """Trains the committee on the files of labels, side by side, from random weights; what is trained stays so."""
+    """Trains the committee on the files of labels, side by side, from random weights. Finished trainings are kept."""
     work = []
     for k, path in enumerate(model_files(folder, config.number)):
         tree = training_input(config.input or {}, labels, type_map, steps, 100 * seed + k)
@@ -101,7 +101,7 @@ def train(
 
 
 def check_input(config: StudentsConfig, type_map: Sequence[str]) -> None:
-    """Raises ConfigError where no training can begin with the input that is given, before the teacher is asked."""
+    """Raises ConfigError if trainings cannot start with the given input, before the teacher is called."""
     tree = training_input(config.input or {}, [Path("labels.extxyz")], type_map, config.steps, 0)
     try:
         parse_config(tree)
@@ -112,7 +112,7 @@ def check_input(config: StudentsConfig, type_map: Sequence[str]) -> None:
 def training_input(
     given: Mapping[str, Any], labels: Sequence[Path], type_map: Sequence[str], steps: int, seed: int
 ) -> dict[str, Any]:
-    """The input of one training: mdops' own recipe with the sections that are given."""
+    """The input of one training: mdops' own recipe with the given sections."""
     training = {
         "training_data": {"systems": [str(path.absolute()) for path in labels], "leave_out": HELD_OUT},
         "numb_steps": steps,
@@ -129,7 +129,7 @@ def training_input(
 
 def _train(folder: Path, tree: dict[str, Any], device: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    # A student of a run that was killed may live a moment longer than that.
+    # After a run was killed, its student may live for another moment.
     with waiting(folder / LOCK):
         pass
     (folder / "input.json").write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
@@ -144,6 +144,6 @@ def _loaded(paths: tuple[str, ...], device: str, stamp: float) -> list[Potential
 
 
 def committee(folder: Path, number: int, device: str) -> list[Potential]:
-    """A round's students, for any number of neighbours; this process keeps those of the last round."""
+    """A round's students, for any number of neighbours; this process caches those of the last round."""
     paths = model_files(folder, number)
     return _loaded(tuple(map(str, paths)), device, paths[0].stat().st_mtime)

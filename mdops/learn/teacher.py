@@ -1,4 +1,4 @@
-"""What labels structures: a calculator of ASE, a model file, or a command."""
+"""Teachers, which label structures: an ASE calculator, a model file, or a command."""
 
 import functools
 import importlib
@@ -25,16 +25,16 @@ from mdops.models.judge import Overflow
 from mdops.potential import Potential
 from mdops.system import voigt
 
-Answer = Atoms | str  # the structure with its labels, or why there are none
+Answer = Atoms | str  # the structure with its labels, or the reason why it has none
 
 
 class Teacher(ABC):
     """Labels structures with energy (eV), forces (eV/A) and, in a periodic cell, stress (eV/A^3).
 
     Attributes:
-        identity: what tells its labels from another teacher's.
-        at_once: structures that one call takes; None: any number.
-        may_spread: whether calls may go to several processes.
+        identity: a text that identifies the teacher of labels.
+        at_once: how many structures a call takes; None: any number.
+        may_spread: whether calls may run in several processes.
     """
 
     identity: str
@@ -43,16 +43,16 @@ class Teacher(ABC):
 
     @abstractmethod
     def label(self, structures: Sequence[Atoms], places: Sequence[int], folder: Path) -> list[Answer]:
-        """Each structure with its labels, or the reason why it has none; `places`: their numbers in the round,
-        `folder`: of the round, for files of the teacher's own."""
+        """Each structure with its labels, or the reason why it has none. `places`: their indices in the round;
+        `folder`: the round's, for files of the teacher."""
 
     def calculator(self) -> Calculator | None:
-        """A calculator for dynamics; None where the teacher has none."""
+        """A calculator for dynamics; None if the teacher has none."""
         return None
 
 
 class AseTeacher(Teacher):
-    """A calculator of ASE, one structure a call."""
+    """An ASE calculator, with one structure per call."""
 
     at_once, may_spread = 1, True
 
@@ -67,7 +67,7 @@ class AseTeacher(Teacher):
         if self._calculator is None:
             try:
                 self._calculator = self._make()
-            except Exception as error:  # anybody's code
+            except Exception as error:  # a calculator may raise anything
                 raise ConfigError(f"teacher: {self.identity}: {type(error).__name__}: {error}") from error
         return [_by_calculator(atoms, self._calculator) for atoms in structures]
 
@@ -99,7 +99,7 @@ class ModelTeacher(Teacher):
         for batch in _batches(structures, self._atoms):
             try:
                 answers += _by_model(batch, self._model)
-            except Exception:  # one of them; each by itself tells which
+            except Exception:  # evaluate each structure alone to find the one with the error
                 answers += [_or_reason(atoms, self._model) for atoms in batch]
         return answers
 
@@ -108,7 +108,7 @@ class ModelTeacher(Teacher):
 
 
 class CommandTeacher(Teacher):
-    """A command for a folder of structures. What it wrote before it was killed is not asked for again."""
+    """A command for a folder of structures. Labels that it wrote before it was killed are not requested again."""
 
     def __init__(self, config: CommandTeacherConfig) -> None:
         self._command, self._path, self.at_once = config.command, config.path, config.frames or None
@@ -136,7 +136,7 @@ class CommandTeacher(Teacher):
                 cwd=self._path or None,
                 capture_output=True,
                 text=True,
-                errors="replace",  # a command may say what is no UTF-8
+                errors="replace",  # the output may not be UTF-8
                 stdin=subprocess.DEVNULL,
             )
             said = f"; the command ended with {done.returncode}: {done.stderr.strip()[-300:]}"
@@ -153,19 +153,19 @@ _KINDS: dict[type, Any] = {
 
 
 def make_teacher(config: Any) -> Teacher:
-    """The teacher of an input. Raises ConfigError or what reading a model raises."""
+    """The teacher of an input. Raises ConfigError, or the errors of reading a model."""
     made: Teacher = _KINDS[type(config)](config)
     return made
 
 
 def _imported(path: str, folder: str | None) -> Any:
-    """What an import path names; modules in `folder` are found, too."""
+    """The object with an import path; modules in `folder` are found, too."""
     module, _, name = path.replace(":", ".").rpartition(".")
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as error:  # the module is anybody's
+    except Exception as error:  # the module may raise anything
         raise ConfigError(f"teacher.calculator: {path}: {type(error).__name__}: {error}") from error
 
 
@@ -189,7 +189,7 @@ def _by_calculator(atoms: Atoms, calculator: Calculator) -> Answer:
     own.calc = calculator
     try:
         forces = own.get_forces()
-        # As far as the calculator has it, the energy that forces are derivatives of.
+        # If the calculator has it, the energy whose derivatives are the forces.
         energy, stress = own.get_potential_energy(force_consistent=_has_free_energy(calculator)), None
         if own.pbc.all():
             try:
@@ -197,7 +197,7 @@ def _by_calculator(atoms: Atoms, calculator: Calculator) -> Answer:
             except (PropertyNotImplementedError, NotImplementedError):
                 stress = None
         return labelled(atoms, energy, forces, stress)
-    except Exception as error:  # calculators fail in any way
+    except Exception as error:  # calculators may raise anything
         return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
@@ -206,7 +206,7 @@ def _has_free_energy(calculator: Calculator) -> bool:
 
 
 def _batches(structures: Sequence[Atoms], atoms: int) -> list[list[Atoms]]:
-    """Parts of at most so many atoms, of one structure at least."""
+    """Parts with at most this number of atoms, or with one structure."""
     batches: list[list[Atoms]] = []
     for structure in structures:
         if not batches or sum(map(len, batches[-1])) + len(structure) > atoms:
@@ -233,7 +233,7 @@ def _by_model(structures: list[Atoms], model: Potential) -> list[Answer]:
 def _or_reason(atoms: Atoms, model: Potential) -> Answer:
     try:
         return _by_model([atoms], model)[0]
-    except Exception as error:  # of the model or of PyTorch: the structure has no label
+    except Exception as error:  # from the model or PyTorch: the structure has no label
         return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
@@ -248,5 +248,5 @@ def _read_label(path: Path, atoms: Atoms) -> Answer:
         if not np.array_equal(found.numbers, atoms.numbers):
             return f"{path.name} has other atoms"
         return labelled(atoms, results["energy"], results["forces"], results.get("stress"))
-    except Exception as error:  # ASE's readers fail with any exception
+    except Exception as error:  # ASE's readers may raise anything
         return f"{path.name}: {type(error).__name__}: {error}"

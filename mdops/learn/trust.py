@@ -1,4 +1,4 @@
-"""What a committee's deviation says of its error: levels, from labels that no student has seen."""
+"""What a committee's deviation says about its error: levels, from labels that no student has seen."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ class Trust:
     """Deviations of a frame (the largest of its forces, eV/A), and what they mean.
 
     Attributes:
-        low: below this a frame tells the students nothing that they do not know.
-        high: above this their forces mean nothing: the error to expect is as large as forces are.
-        ratio: root mean square error over deviation, of the atoms held out.
-        correlation: Spearman's rank correlation of deviation and largest error, over frames held out.
+        low: a frame with a lower deviation teaches the students nothing new.
+        high: with a higher deviation, forces are meaningless: the expected error is as large as the forces.
+        ratio: root mean square error divided by deviation, for the held-out frames.
+        correlation: Spearman's rank correlation of deviation and largest error, over held-out frames.
     """
 
     low: float
@@ -25,28 +25,28 @@ class Trust:
 
 
 def trust_levels(answers: Answers, target: float) -> Trust:
-    """Levels by the students' own errors on labels held out.
+    """Levels from the students' own errors on held-out labels.
 
-    `low` is where the error to expect of the worst atom is that of a frame whose components have the target's error
-    (eV/A); the committee's usual deviation on what it was not trained on, if that is more."""
+    At `low`, the expected error of the worst atom is that of a frame whose force components have the target's error
+    (eV/A). It is at least the median deviation of held-out frames."""
     deviation, errors = answers.deviation, answers.largest_errors()
     ratio = float(np.sqrt(np.square(errors).mean() / max(np.square(deviation).mean(), 1e-12)))
     size = float(np.sqrt(np.square(answers.data.labels["forces"]).sum(1).mean()))
     low = max(np.sqrt(3) * target / ratio, float(np.median(deviation)))
-    # Of a first, poor committee the usual deviation may be that large: then all is worth a label up to twice of it.
+    # The median deviation of a poor first committee may exceed `size / ratio`: then label up to twice of it.
     high = max(size / ratio, 2 * low)
     return Trust(low, high, ratio, rank_correlation(deviation, errors))
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float | None:
-    """Spearman's; None of fewer than three pairs, or where one does not vary."""
+    """Spearman's correlation; None for fewer than three pairs, or if one does not vary."""
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
     return float(np.corrcoef(np.stack([_ranks(a), _ranks(b)]))[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Equal values have the mean of their ranks."""
+    """Ranks; equal values have the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return np.asarray((ends - (counts - 1) / 2)[inverse], np.float64)

@@ -1,4 +1,4 @@
-"""A round's committee beside labels that came after its training."""
+"""A round's committee and the labels made after its training."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from mdops.learn.students import Answers, answers_of, committee
 
 @dataclass(frozen=True)
 class Unseen:
-    """A round's committee on the labels that came after its training, and which of these are fresh frames."""
+    """A round's committee, its results for the labels made after its training, and which of these are fresh frames."""
 
     number: int
     frames: list[Atoms]
@@ -27,7 +27,7 @@ class Unseen:
 
 
 def unseen(round_: Round, summary: Summary, number: int, device: str, type_map: list[str]) -> Unseen:
-    """Of a round that is finished; `number`: of its students."""
+    """The results for a finished round; `number`: of its students."""
     path = round_.labels.labels
     answers = answers_of(committee(round_.folder, number, device), load_dataset([path], type_map))
     return Unseen(round_.number, read_frames(path), answers, summary.student)

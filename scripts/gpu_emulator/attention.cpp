@@ -1,4 +1,4 @@
-// Attention's GPU kernels, launched as on a GPU, on the host.
+// Runs attention's GPU kernels on the host.
 #include <vector>
 
 #include "attention/gpu_loops.cu"
@@ -6,7 +6,7 @@
 #include "attention_moments/gpu_loops.cu"
 #include "fibers.h"
 
-// A call of one of the three ops, as scripts/emulate_attention.py fills it; pointers null where absent.
+// A call of one of the three ops, filled by scripts/emulate_attention.py. Pointers of absent arguments are null.
 struct Call {
   void *q, *k, *v, *bias, *gate, *switches, *absent, *offsets, *plan, *out, *logsumexp, *grad_out;
   void *grad_q, *grad_k, *grad_v, *grad_bias, *grad_gate, *grad_switch, *grad_grad_out;
@@ -68,7 +68,7 @@ extern "C" void run_attention(int derivative, int dtype, const Call* call) {
   run<__nv_bfloat16>(derivative, *call);
 }
 
-// The kernels of a layer's rows, with o and the gradients of q, k and v in the place of attention's kernels.
+// The kernels of a layer's rows, with given o and gradients of q, k and v instead of attention's kernels.
 struct LayerCall {
   float *g, *project, *project_bias, *out, *out_bias, *norm, *norm_bias, *o, *grad, *grad_q, *grad_k, *grad_v;
   float *q, *k, *v, *result, *grad_o, *delta, *grad_g;
@@ -111,7 +111,7 @@ extern "C" void run_layer(const LayerCall* c) {
   run.template operator()<true, 8, 8>();
 }
 
-// A call of the op on sums behind layers, and of its gradients.
+// A call of the op for sums after layers, and of its gradients.
 struct MomentsCall {
   float *rows, *environment, *norm, *norm_bias, *gate, *switches, *absent, *grad;
   float *inner[2], *out[2], *bias[2], *project, *project_bias, *factors;

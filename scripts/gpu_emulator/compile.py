@@ -23,10 +23,10 @@ def cuda_headers(named: Path | None) -> Path:
 
 
 def compiled(name: str, headers: Path, folder: Path, *flags: str) -> ctypes.CDLL:
-    """The library of `name`.cpp, made in the folder."""
+    """The library of `name`.cpp, built in the folder."""
     library = folder / f"lib{name}.so"
     always = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-include", "cuda.h"]
-    # A GPU refuses what is read or written beside its alignment; so this ends the process.
+    # A GPU refuses misaligned reads and writes; here, they end the process.
     always += ["-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
     paths = [f"-I{EMULATOR}", f"-I{EMULATOR.parent.parent / 'source' / 'op'}", "-isystem", str(headers)]
     source = str(EMULATOR / f"{name}.cpp")
@@ -36,7 +36,7 @@ def compiled(name: str, headers: Path, folder: Path, *flags: str) -> ctypes.CDLL
 
 @contextmanager
 def library_of(name: str, doc: str, *flags: str) -> Iterator[ctypes.CDLL]:
-    """The library of `name`.cpp while a script with this docstring runs, whose command line may name the headers."""
+    """The library of `name`.cpp for a script with this docstring, whose command line may name the headers."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
     headers = cuda_headers(parser.parse_args().cuda)

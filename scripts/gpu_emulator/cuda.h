@@ -1,5 +1,5 @@
-// CUDA C++ as a host compiler takes it: one block of threads at a time, each thread a fiber that runs until
-// it has to wait for others. Included before all else (scripts/emulate_attention.py).
+// CUDA C++ for a host compiler: one block of threads at a time, each thread a fiber that runs until
+// it must wait for others. Included before everything else (scripts/emulate_attention.py).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -43,7 +43,7 @@ using std::ldexp;
 using std::log;
 using std::max;
 using std::min;
-// CUDA's own, to which NaN is no number.
+// As in CUDA, these ignore NaN.
 inline float max(float a, float b) {
   return fmaxf(a, b);
 }
@@ -51,25 +51,25 @@ inline double max(double a, double b) {
   return fmax(a, b);
 }
 
-// Waits for the block; whether any thread's number was not zero.
+// Waits for the block; returns whether any thread's number is not zero.
 int emulated_barrier(int number);
-// Waits for the threads of a team: each so many of the block, one after the other.
+// Waits for the threads of a team; a team has `threads` consecutive threads of the block.
 void emulated_team_barrier(int threads);
-// What each lane of the warp gives, kLaneBytes apart, after all have given theirs.
+// Returns the values of all lanes of the warp, kLaneBytes apart, after each has passed its own.
 constexpr int kLaneBytes = 64;
 const char* emulated_exchange(const void* given, int bytes);
 
-// The block's shared memory, and a check that so many bytes are of it and aligned.
+// The block's shared memory, and a check that `bytes` bytes are inside of it and aligned.
 char* emulated_memory();
 void emulated_check(const void* at, int bytes);
-// Copies of the thread that go on by themselves, of zeros if there is no `from`: their place has nothing of
-// use until the thread has waited for all of its groups but the last `pending` (-1: for all copies).
+// Asynchronous copies of the thread, of zeros if there is no `from`. The target is undefined until the thread
+// has waited for all of its groups but the last `pending` (-1: for all copies).
 void emulated_copy(void* to, const void* from, int bytes);
 void emulated_commit();
 void emulated_wait(int pending);
 
-// Barriers that count who has arrived and bytes that have come, by their places in shared memory. A bulk copy
-// comes when somebody waits for its barrier: until then its place has nothing of use.
+// Barriers that count arrivals and received bytes, by their addresses in shared memory. A bulk copy is made
+// when a thread waits for its barrier; before, its target is undefined.
 struct EmulatedBarrier {
   int arrivals, missing;
   int64_t bytes = 0;

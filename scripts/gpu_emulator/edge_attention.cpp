@@ -1,4 +1,4 @@
-// Attention among edges as on a GPU, launched on the host. scripts/emulate_edge_attention.py calls it with
+// Runs the GPU kernels of attention among edges on the host. scripts/emulate_edge_attention.py calls it with
 // the pointers of its tensors, arguments first, and with their sizes.
 #include "edge_attention/gpu_kernels.h"
 

@@ -1,4 +1,4 @@
-// Convolutions along edges as on a GPU, launched on the host. scripts/emulate_edge_convolution.py calls it
+// Runs the GPU kernels of convolutions along edges on the host. scripts/emulate_edge_convolution.py calls it
 // with the pointers of its tensors and their sizes.
 #include "edge_convolution/gpu_kernels.h"
 

@@ -1,6 +1,6 @@
-// The emulated GPU: a block of threads at a time, each a fiber. Of a program's one source. A deadlock, and
-// shared memory used beyond what a launch asked for, end the process with a message. Other mistakes show in
-// results: shared memory begins as NaN.
+// The emulated GPU: one block of threads at a time, each thread a fiber. Only one source of a program may
+// include this. A deadlock, and use of shared memory beyond the size of a launch, end the process with a
+// message. Other mistakes show in results: shared memory is NaN at first.
 #pragma once
 
 #include <ucontext.h>
@@ -16,7 +16,7 @@ EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
 
 namespace {
 
-// A pointer to whatever it is taken for.
+// A pointer that converts to any type.
 struct Pointer {
   template <class T>
   operator T*() const {
@@ -57,7 +57,7 @@ struct Fiber {
   ucontext_t context;
   std::vector<char> stack = std::vector<char>(256 << 10);
   State state;
-  int turn;  // of the two places for what is exchanged
+  int turn;  // which of the two buffers for exchanges
   std::vector<Copy> copies;
   std::vector<size_t> groups;  // how many copies there were when each was committed
 };
@@ -69,7 +69,7 @@ int barrier_number, barrier_result, team_threads;
 std::vector<char> exchanged;
 std::map<uint32_t, EmulatedBarrier> barriers;
 std::vector<BulkCopy> bulk_copies;
-bool has_turned;  // whether those that wait at such barriers shall look again
+bool has_turned;  // whether threads that wait at such barriers must check again
 char* shared_memory;
 int64_t shared_size;
 
@@ -86,7 +86,7 @@ void run_thread() {
   wait_as(State::done);
 }
 
-// Lets threads first .. last of a warp or block go on if all of them that are not done wait in that state.
+// Lets threads first .. last of a warp or block continue if all of them that are not done wait in that state.
 bool release(int first, int last, State state) {
   bool any = false;
   for (int t = first; t < last; ++t) {

@@ -1,5 +1,5 @@
-// The ops on graphs as on a GPU, launched on the host. scripts/emulate_graph.py calls them with the pointers
-// of their tensors, arguments first, and with their sizes.
+// Runs the GPU kernels of the ops on graphs on the host. scripts/emulate_graph.py calls them with the
+// pointers of their tensors, arguments first, and with their sizes.
 #include "common/gpu_sort.cu"
 #include "edge_convolution/gpu_kernels.h"
 #include "edge_rotation/gpu_rotation.h"
@@ -26,7 +26,7 @@ struct Call {
 
 const Gpu gpu({2, 90, 232448});
 
-// A kernel's memory, which begins with no useful number.
+// A kernel's memory, which contains no useful numbers at first.
 template <class Memory, class Sizes>
 std::vector<char> divide(Memory& memory, const Sizes& sizes) {
   Workspace measure(nullptr);
@@ -84,7 +84,7 @@ void edge_weighted_sum(Call c) {
   run_graph(gpu, a);
 }
 
-// The arguments of a convolution: pointers a, x, b, w, t, W, the nodes' indices, and what the sums go by.
+// The arguments of a convolution: pointers a, x, b, w, t, W, the nodes' indices, and the order of the sums.
 template <class T>
 EdgeConvolutionArgs<T> convolution(Call& c) {
   EdgeConvolutionArgs<T> a{};

@@ -1,4 +1,4 @@
-// The ops on sums of harmonics and their invariants as on a GPU, launched on the host.
+// Runs the GPU kernels for sums of harmonics and their invariants on the host.
 // scripts/emulate_harmonic.py calls them with the pointers of their tensors and with their sizes.
 #include "fibers.h"
 #include "harmonic_moment/gpu_run.h"
@@ -76,7 +76,7 @@ extern "C" void run_moment_invariants(bool is_double, void** pointers, int64_t* 
   is_double ? run_invariants<double>(pointers, sizes) : run_invariants<float>(pointers, sizes);
 }
 
-// False where no kernel has what is asked for.
+// Returns false if there is no kernel for the request.
 extern "C" bool run_harmonic(bool is_double, double cutoff, void** pointers, int64_t* sizes) {
   return is_double ? run<double>(cutoff, pointers, sizes) : run<float>(cutoff, pointers, sizes);
 }

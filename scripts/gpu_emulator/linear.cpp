@@ -1,4 +1,4 @@
-// Products of rows by float16's parts and small products as on a GPU, launched on the host.
+// Runs the GPU kernels for products with float16 parts and for small products on the host.
 // scripts/emulate_linear.py calls them with the pointers of A, B and C, and with their sizes.
 #include "fibers.h"
 #include "linear/gpu_halves_run.h"
@@ -24,7 +24,7 @@ extern "C" void run_product(float** pointers, const int64_t* sizes) {
   run_halves(gpu, args);
 }
 
-// C = A B + bias, (rows, columns) by a sum over the depth, of an A that is (depth, rows) or a B that is
+// C = A B + bias, (rows, columns), summed over the depth; A may be (depth, rows), and B may be
 // (columns, depth).
 extern "C" void run_small(float** pointers, const int64_t* sizes) {
   using namespace mdops;

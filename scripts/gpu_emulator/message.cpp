@@ -1,4 +1,4 @@
-// The ops on messages as on a GPU, launched on the host. scripts/emulate_message.py calls them with the
+// Runs the GPU kernels of the ops on messages on the host. scripts/emulate_message.py calls them with the
 // pointers of their tensors and with their sizes.
 #include "fibers.h"
 #include "angle_ends/gpu_kernels.h"

@@ -1,11 +1,11 @@
-// A net as one block by mma.sync, its weights packed, launched as on a GPU, on the host.
+// Runs the GPU kernel for a net as one block with mma.sync and packed weights on the host.
 #include <vector>
 
 #include "fibers.h"
 #include "gemm/gpu_block.h"
 #include "gemm/gpu_pack.h"
 
-// As scripts/emulate_nets.py fills it. Layers end with the output's; rows are whole blocks.
+// scripts/emulate_nets.py fills it. The last layer is the output's; rows are whole blocks.
 struct NetCall {
   float *weight[17], *bias[17], *timestep[17], *inputs;
   double* output;

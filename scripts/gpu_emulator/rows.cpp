@@ -1,6 +1,6 @@
-// Environments, frames, splines, weights and updates of edges, norms, gates and updates of nodes as on a GPU,
-// launched on the host. scripts/emulate_rows.py calls them with the pointers of their tensors, arguments
-// first, and with their sizes.
+// Runs the GPU kernels for environments, frames, splines, weights and updates of edges, and for norms, gates
+// and updates of nodes on the host. scripts/emulate_rows.py calls them with the pointers of their tensors,
+// arguments first, and with their sizes.
 #include "degree_norm/gpu_kernels.h"
 #include "edge_environment/gpu_kernels.h"
 #include "edge_frames/gpu_kernels.h"

@@ -1,4 +1,4 @@
-// Layers of edges, products at points and mixed degrees as on a GPU, launched on the host.
+// Runs the GPU kernels for layers of edges, products at points and mixed degrees on the host.
 // scripts/emulate_so2.py calls them with the pointers of their tensors, arguments first, and with their
 // sizes.
 #include <vector>
@@ -37,7 +37,7 @@ void run(void** pointers, const int64_t* sizes) {
 }
 
 // Whole messages: pointers of vectors, mixtures, nodes' rows, weights of edges, both indices with their
-// orders and offsets, the gradient, y, sums, the four gradients, then of all W, [U V] and gates.
+// orders and offsets, the gradient, y, sums, the four gradients, then those of all W, [U V] and gates.
 void run_messages(void** pointers, const int64_t* sizes) {
   Pointers next(pointers);
   const int64_t edges = sizes[0], nodes = sizes[1], degrees = sizes[2], channels = sizes[3];

@@ -175,11 +175,11 @@ def test_info_on_models_of_all_sorts(case, name, begins, capsys):
         ),
         (
             ["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--plot", "x.foo"],
-            "the suffix '.foo' is none of a picture; ",
+            "the suffix '.foo' is not that of a picture, such as ",
         ),
         (
             ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--plot", "x"],
-            "the suffix '' is none of a picture",
+            "the suffix '' is not that of a picture",
         ),
         (
             ["spectrum", "start.xyz", "-m", MODEL, "--interval", "1", "--factor", "nan"],
@@ -539,7 +539,7 @@ class TestDoctor:
         assert done.returncode == 1
         assert "problem  library" in done.stdout and "undefined symbol: xyz" in done.stdout
         assert "-> build mdops again, in a clone of mdops: `make build`" in done.stdout
-        assert "1 problem to mend" in done.stdout
+        assert "1 problem to fix" in done.stdout
         assert "Traceback" not in done.stderr
 
     def test_advice_names_no_package_that_is_not_published(self, monkeypatch, capsys):

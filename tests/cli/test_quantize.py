@@ -59,7 +59,7 @@ def weights(path):
 def test_a_model_is_rounded_and_its_cost_told(scheme, command, trained, capsys):
     assert command("--report", "cost.json", scheme=scheme) == 0
     out = capsys.readouterr().out
-    assert out.startswith("4 frames that nothing was fitted to; a step of 32 atoms, cpu\n")
+    assert out.startswith("4 frames that the fit did not use; a step of 32 atoms, cpu\n")
     assert re.search(rf"^float32 .*\n{scheme} +[0-9.]+ ", out, re.MULTILINE)
     path = f"model_{scheme}.safetensors"
     assert f"wrote {path}; dynamics with it need --allow-low-bit\n" in out
@@ -121,7 +121,7 @@ def test_a_training_that_is_stopped_goes_on_to_the_same_model(command, capsys, m
     assert command(*steps, "-o", "run.safetensors") == 2
     assert "belongs to an earlier training: continue it with --restart" in capsys.readouterr().err
     assert command(*steps, "-o", "run.safetensors", "--restart", scheme="w8") == 2
-    assert "has a training of w8a8, and --scheme is w8" in capsys.readouterr().err
+    assert "has a training of w8a8, but --scheme is w8" in capsys.readouterr().err
     assert command(*steps, "-o", "run.safetensors", "--restart") == 0
     assert "from step 4 of 12" in capsys.readouterr().err
     assert torch.equal(weights("run.safetensors"), weights("whole.safetensors"))

@@ -64,7 +64,7 @@ def test_command(tmp_path, capsys):
     ("arguments", "message"),
     [
         ((["Qq"],), "'Qq' is not an element"),
-        ((["Cu", "Cu"],), "each of a model's once"),
+        ((["Cu", "Cu"],), "each element of the model once"),
         ((["Cu"], 0.0), "expected them to rise"),
         ((["Cu"], 0.01, 2.0, 2.5), "expected them to rise"),
         ((["Cu"], 0.01, 1e20), "more than 1,000,000 distances"),

@@ -113,7 +113,7 @@ def test_the_command_leaves_a_package_with_cuda_alone(stand_in, monkeypatch, cap
 
     monkeypatch.setattr(_library, "library_path", lambda name: Path("/there") / name)
     assert main(["build", "--cuda"]) == 0
-    assert "this mdops has its CUDA library: /there/libmdops_cuda.so" in capsys.readouterr().out
+    assert "this mdops already has a CUDA library: /there/libmdops_cuda.so" in capsys.readouterr().out
 
 
 def test_a_package_without_its_cuda_library_imports():

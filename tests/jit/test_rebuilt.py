@@ -151,7 +151,7 @@ def test_without_a_compiler_the_prebuilt_kernels_go_on_with_one_warning(tmp_path
     model = small_model()
     expected = answers(model)
     with pytest.warns(
-        UserWarning, match=r"no C\+\+ compiler on this machine: install g\+\+.* The prebuilt kernels go on"
+        UserWarning, match=r"no C\+\+ compiler on this machine: install g\+\+.* The prebuilt kernels are used"
     ):
         assert kernels.build(model) is None
     with warnings.catch_warnings():
@@ -248,7 +248,7 @@ def test_the_command_builds_lists_and_clears(tmp_path, kept_cache, monkeypatch, 
     cache.keep_calibration(entry, {"prebuilt": 1.0, "rebuilt": 0.99, "atoms": 384, "threads": 1})
     monkeypatch.setenv("MDOPS_JIT", "0")  # what is there needs no compiler
     assert main(["build", str(tmp_path / "model.dp"), "--dtype", "float64"]) == 0
-    assert "of the time by the prebuilt ones" in capsys.readouterr().out
+    assert "of the time with the prebuilt ones" in capsys.readouterr().out
     assert main(["build", "--list"]) == 0
     assert f"{entry.key} (" in capsys.readouterr().out
     assert main(["info", str(tmp_path / "model.dp")]) == 0

@@ -107,7 +107,7 @@ def test_changed_students_are_trained_anew_in_the_round_that_is_not_finished(lea
     config = tiny(place, students={"final_steps": 20}, report={"steps": 0})
     learn(config, folder)
     told = capsys.readouterr().err
-    assert "made anew in round 2: trainings, exploration, selection" in told
+    assert "repeated in round 2: trainings, exploration, selection" in told
     assert json.loads((last / "student-1/input.json").read_text())["training"]["numb_steps"] == 20
 
 
@@ -124,7 +124,7 @@ def test_the_guard_warns_and_stops(learned, tmp_path, monkeypatch, capsys):
         forces = atoms.get_forces()
         guard.usual, half = 0.0, np.full(len(atoms), level / 2)
         assert [guard.check(atoms, forces, half) for _ in range(4)] == [level / 2] * 4
-        with pytest.raises(OutsideDomainError, match="in 5 of 6 structures by more than 0"):
+        with pytest.raises(OutsideDomainError, match="5 of 6 structures deviate by more than 0"):
             guard.check(atoms, forces, half)
         strange = atoms.copy()
         strange.set_cell(0.8 * strange.cell.array, scale_atoms=True)

@@ -222,7 +222,7 @@ def test_a_model_that_asks_the_host_runs_too(device):
         ),
         ({"skin": -1.0}, "skin"),
         ({"skin": "x"}, "skin is 'x', expected a number"),
-        ({"potential": "model.dp"}, r"'model\.dp' is given as a model, expected what `mdops\.load` reads"),
+        ({"potential": "model.dp"}, r"'model\.dp' is given as a model, expected a result of `mdops\.load`"),
         ({"potential": [None]}, "None is given as a model"),
         ({"physics": "nve"}, r"'nve' is given as `physics`, expected EnsembleSettings"),
         ({"structures": Atoms(cell=[5, 5, 5], pbc=True)}, "no atoms"),

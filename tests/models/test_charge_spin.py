@@ -67,9 +67,7 @@ def test_charges_under_other_names_are_refused(answers):
     for name, default in (("charge", -2), ("spin", 3)):
         atoms.info = {name: 1}
         for call in calls:
-            words = (
-                rf"info\['charge_spin'\] = .* has '{name}' = 1 in place of it, where .* default is {default}:"
-            )
+            words = rf"info\['charge_spin'\] = .* has only '{name}' = 1, and .* default is {default}:"
             with pytest.raises(InputError, match=words):
                 call(atoms)
     atoms.info = {"charge": -2, "multiplicity": 3.0}  # which the default says, too
@@ -127,7 +125,7 @@ def test_data_with_charges_under_other_names_is_refused(answers, tmp_path):
             evaluate(potential, data)
             Trainer(config, tmp_path / "taken", device="cpu")
             continue
-        words = r"frames.extxyz, frame 1: .*'charge' = 0 in place of it, .* is -2:"
+        words = r"frames.extxyz, frame 1: .*has only 'charge' = 0, .* is -2:"
         with pytest.raises(DataError, match=words):
             evaluate(potential, data)
         with pytest.raises(DataError, match=words):

@@ -109,7 +109,7 @@ def test_a_short_neighbour_list(potential):
     from mdops.ops import neighbor_list
 
     short = neighbor_list(X, None, None, TYPES.int(), 2.5, ntypes=2)
-    with pytest.raises(InputError, match=r"of cutoff 2.5 A, and the model's is 3.8 A"):
+    with pytest.raises(InputError, match=r"has the cutoff 2.5 A, but the model needs 3.8 A"):
         potential(X, TYPES, neighbors=short)
 
 

@@ -201,7 +201,7 @@ def test_a_test_tells_what_it_costs(capsys, tmp_path):
     frame.write(tmp_path / "frame.extxyz")
     assert main(["test", "-m", str(ALLOY), "-d", str(tmp_path / "frame.extxyz"), "--matmul", "bf16"]) == 0
     said = capsys.readouterr().out
-    assert float(re.search(r"products of bf16: forces off float32's by (\S+) meV/A", said).group(1)) > 0
+    assert float(re.search(r"bf16: forces differ from float32's by (\S+) meV/A", said).group(1)) > 0
 
 
 def water(times):

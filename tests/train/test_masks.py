@@ -132,7 +132,7 @@ def test_splines_and_programs_take_masks(folder, trained):
         atoms.get_forces(), wanted["forces"].reshape(2, 7, 3)[0][MASK[0] == 1], atol=1e-13
     )
     atoms.arrays["aparam"] = np.ones((len(atoms), 1))
-    with pytest.raises(InputError, match="leave out those of which it is 0"):
+    with pytest.raises(InputError, match="leave out the absent atoms"):
         atoms.calc.calculate(atoms)
     del atoms.arrays["aparam"]
     atoms.set_cell([20, 20, 20])

@@ -1,4 +1,4 @@
-// In the place of source/op/attention/gpu_instructions.h: the same on the emulated GPU.
+// Replaces source/op/attention/gpu_instructions.h: the same on the emulated GPU.
 #pragma once
 
 #include "attention/gpu_args.h"
@@ -40,7 +40,7 @@ void multiply_group(float (&d)[Units][4], uint64_t a, uint64_t b, bool add) {
       [&](int k, int column) { return of(b, column, k); });
 }
 
-// Blocks of 64 columns follow one another where B is wider.
+// If B is wider, it consists of consecutive blocks of 64 columns.
 template <bool Bfloat, bool Across, int Units>
 void multiply_group(float (&d)[Units][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   struct Operand {

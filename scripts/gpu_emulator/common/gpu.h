@@ -1,4 +1,4 @@
-// In the place of source/op/common/gpu.h: launches run on the emulated GPU.
+// Replaces source/op/common/gpu.h: launches run on the emulated GPU.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class Gpu {
   void launch_for(int64_t n, int threads, void (*kernel)(Parameters...), const Args&... args) const {
     launch(kernel, blocks_for(n, threads), threads, 0, args...);
   }
-  // One kernel after the other, all the same.
+  // Kernels run one after the other in any case.
   template <class... Parameters, class... Args>
   void launch_early(void (*kernel)(Parameters...), int64_t blocks, int threads, int64_t shared,
                     const Args&... args) const {

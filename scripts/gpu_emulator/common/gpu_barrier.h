@@ -1,4 +1,4 @@
-// In the place of source/op/common/gpu_barrier.h: the same on the emulated GPU.
+// Replaces source/op/common/gpu_barrier.h: the same on the emulated GPU.
 #pragma once
 
 #include <cstdint>

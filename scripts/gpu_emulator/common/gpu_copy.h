@@ -1,5 +1,5 @@
-// In the place of source/op/common/gpu_copy.h: the same on the emulated GPU, whose places in shared memory
-// are counted from its beginning.
+// Replaces source/op/common/gpu_copy.h: the same on the emulated GPU, whose addresses in shared memory
+// start at its beginning.
 #pragma once
 
 namespace mdops {

@@ -1,9 +1,9 @@
-// In the place of source/op/common/gpu_mma.h: instructions on matrices on the emulated GPU.
+// Replaces source/op/common/gpu_mma.h: instructions on matrices on the emulated GPU.
 #pragma once
 
 namespace mdops {
 
-// Of matrix n of `ldmatrix`: where lane 8 n + row said that its row is.
+// The address of a row of matrix n of `ldmatrix`, from lane 8 n + row.
 inline const char* emulated_matrix_row(const char* all, int n, int row) {
   return emulated_lane<const char*>(all, 8 * n + row);
 }
@@ -71,7 +71,7 @@ inline void multiply_here(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, ui
   multiply_16<false>(c, a, b0, b1);
 }
 
-// TF32: of float32 the lowest 13 bits are not there.
+// TF32 is float32 without the lowest 13 bits.
 inline float emulated_tf32(uint32_t bits) {
   return __uint_as_float(bits & 0xffffe000u);
 }

@@ -1,4 +1,4 @@
-// In the place of source/op/common/gpu_power.h: powers of two on the emulated GPU.
+// Replaces source/op/common/gpu_power.h: powers of two on the emulated GPU.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// In the place of source/op/common/gpu_wgmma.h: the same on the emulated GPU.
+// Replaces source/op/common/gpu_wgmma.h: the same on the emulated GPU.
 #pragma once
 
 #include "common/gpu_mma.h"
@@ -7,15 +7,15 @@ namespace mdops {
 
 constexpr int kGroupThreads = 128, kGroupWarps = 4;
 
-// Products of warpgroups: each thread finds its own numbers. A matrix is its place in shared memory and the
-// bytes of a row.
+// Products of warpgroups: each thread computes its own numbers. A matrix is its address in shared memory and
+// the bytes of a row.
 template <int RowBytes>
 uint64_t matrix_of_rows(const char* shared, int block_bytes = 0) {
   return static_cast<uint64_t>(block_bytes / 16) << 48 | static_cast<uint64_t>(RowBytes) << 32 |
          static_cast<uint64_t>(shared - emulated_memory()) >> 4;
 }
 
-// Number `column` of row `row`, counted from where the matrix begins.
+// Number `column` of row `row` of the matrix.
 template <bool Bfloat>
 float number_in(uint64_t matrix, int row, int column) {
   const int row_bytes = static_cast<int>(matrix >> 32 & 0xffff);

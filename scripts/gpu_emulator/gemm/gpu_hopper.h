@@ -1,4 +1,4 @@
-// In the place of source/op/gemm/gpu_hopper.h: products of warpgroups on the emulated GPU.
+// Replaces source/op/gemm/gpu_hopper.h: products of warpgroups on the emulated GPU.
 #pragma once
 
 #include "common/gpu_wgmma.h"

@@ -1,4 +1,4 @@
-// In the place of source/op/gemm/gpu_memory.h.
+// Replaces source/op/gemm/gpu_memory.h.
 #pragma once
 
 namespace mdops {

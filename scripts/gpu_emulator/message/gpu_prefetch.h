@@ -1,4 +1,4 @@
-// In the place of source/op/message/gpu_prefetch.h: an emulated GPU has no caches.
+// Replaces source/op/message/gpu_prefetch.h: an emulated GPU has no caches.
 #pragma once
 
 namespace mdops {

@@ -1,4 +1,4 @@
-// In the place of source/op/so2_layer/gpu_multiply_rows.h: products of warpgroups on the emulated GPU.
+// Replaces source/op/so2_layer/gpu_multiply_rows.h: products of warpgroups on the emulated GPU.
 #pragma once
 
 #include "common/gpu_wgmma.h"

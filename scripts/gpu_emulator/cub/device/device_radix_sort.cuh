@@ -1,4 +1,4 @@
-// In the place of CUB's, on the host.
+// Replaces CUB on the host.
 #pragma once
 
 #include <algorithm>
