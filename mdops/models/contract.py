@@ -71,8 +71,8 @@ def tables_of(module: nn.Module) -> list[nn.Parameter]:
 
 
 def decayed_of(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters whose names begin with "adamw_": HybridMuon leaves them to Adam, with decay."""
-    return _named(module, lambda name: name.startswith("adamw_"))
+    """The parameters whose names begin with "adamw_", without biases: HybridMuon leaves them to Adam, with decay."""
+    return _named(module, lambda name: name.startswith("adamw_") and "bias" not in name)
 
 
 def _named(module: nn.Module, holds: Callable[[str], bool]) -> list[nn.Parameter]:
