@@ -10,8 +10,8 @@ from mdops.options import PRECISIONS, Of, key
 class AdapterOptions:
     """Low-rank adapters, which a training adds to weights that it keeps."""
 
-    rank: int = key(doc="rank of the matrices that are added to weights", low=1)
-    alpha: float | None = key(None, "the matrices are multiplied by alpha / rank; default: the rank", above=0)
+    rank: int = key(doc="rank of the trained matrices that are added to the weights", low=1)
+    alpha: float | None = key(None, "they are multiplied by alpha / rank; by default by 1", above=0)
 
 
 def places_key(neighbors: str) -> Any:

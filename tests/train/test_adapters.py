@@ -14,6 +14,7 @@ from reference_cases import references
 from small_systems import EMT, stop_after
 
 import mdops
+from mdops.cli.train import _announcement
 from mdops.errors import ConfigError
 from mdops.models.contract import decayed_of, tables_of
 from mdops.models.keys import AdapterOptions
@@ -200,6 +201,15 @@ def test_frozen_weights_keep_their_bits_and_others_change(pretrained, whole):
     moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert not moved & frozen
     assert adapted <= moved and {name for name in before if name.startswith("fitting")} <= moved
+
+
+def test_the_command_tells_how_many_parameters_are_trained(whole):
+    trainer, _ = whole
+    trained = sum(p.numel() for group in trainer.optimizer.param_groups for p in group["params"])
+    every = sum(p.numel() for p in trainer.potential.parameters())
+    assert f"training {trained:,} parameters, with adapters, of a model of {every:,}," in _announcement(
+        trainer
+    )
 
 
 def test_files_have_the_adapters_in_their_weights(whole):

@@ -1,6 +1,6 @@
 """Low-rank adapters (LoRA): weights are kept, and matrices of low rank that are added to them are trained."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,11 @@ class Adapters:
         first, second: A and B of each. scale: s.
     """
 
-    def __init__(
-        self, weights: Iterable[torch.nn.Parameter], options: AdapterOptions, seed: int | Sequence[int]
-    ) -> None:
+    def __init__(self, weights: Iterable[torch.nn.Parameter], options: AdapterOptions, seed: int) -> None:
         self.weights = list(weights)
         self.kept = [w.detach().clone() for w in self.weights]
         self.scale = (options.rank if options.alpha is None else options.alpha) / options.rank
-        random = np.random.default_rng([*np.atleast_1d(seed), _DRAWN])
+        random = np.random.default_rng([seed, _DRAWN])
         self.first: list[torch.nn.Parameter] = []
         self.second: list[torch.nn.Parameter] = []
         for w in self.kept:
