@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mdops.errors import InputError, ModelFileError, UnsupportedModelError
+from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.schema import MODEL_ARRAYS, Node
 from mdops.models.shapes import (
@@ -71,8 +71,8 @@ def tables_of(module: nn.Module) -> list[nn.Parameter]:
 
 
 def decayed_of(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters whose names begin with "adamw_": HybridMuon leaves them to Adam, with decay."""
-    return _named(module, lambda name: name.startswith("adamw_"))
+    """The parameters whose names begin with "adamw_", without biases: HybridMuon leaves them to Adam, with decay."""
+    return _named(module, lambda name: name.startswith("adamw_") and "bias" not in name)
 
 
 def _named(module: nn.Module, holds: Callable[[str], bool]) -> list[nn.Parameter]:
@@ -744,6 +744,13 @@ class AtomicModel(ModelComponent, ABC):
     def mixed_types(self) -> bool:
         """Whether neighbours of all types share places and weights, as parts of a blend must."""
         return False
+
+    def adapt(self) -> list[nn.Parameter]:
+        """Sets which weights are trained beside low-rank adapters; returns those that get adapters, (.., inputs,
+        outputs).
+
+        Raises ConfigError if the kind has no adapters."""
+        raise ConfigError(f"model.lora: a model of type {self.kind} has no adapters: leave the section out")
 
     @property
     def parts(self) -> "list[AtomicModel]":

@@ -1,8 +1,17 @@
 """Keys that options of several kinds have."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from mdops.options import PRECISIONS, Of, key
+
+
+@dataclass(kw_only=True)
+class AdapterOptions:
+    """Low-rank adapters, which a training adds to weights that it keeps."""
+
+    rank: int = key(doc="rank of the trained matrices that are added to the weights", low=1)
+    alpha: float | None = key(None, "they are multiplied by alpha / rank; by default by 1", above=0)
 
 
 def places_key(neighbors: str) -> Any:

@@ -348,7 +348,6 @@ def test_options_that_do_not_go_together(options, message):
         ({"descriptor": {"type": "se_e3_tebd"}}, r"model\.descriptor\.type: is se_e3_tebd, expected dpa4"),
         ({"bridging_method": "lj"}, "bridging_method"),
         ({"type_map": ["A", "B"], "bridging_method": "zbl"}, "A is not an element"),
-        ({"lora": {"rank": 4}}, r"model\.lora: .*trains all weights"),
         ({"fitting_net": {"atom_ener": [1.0, 2.0, 3.0]}}, "atom_ener"),
     ],
 )

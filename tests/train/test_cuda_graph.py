@@ -13,6 +13,7 @@ from mdops.data.device_frames import DeviceFrames, alike
 from mdops.tables.spline import collocation_on
 from mdops.train import load_dataset, make_batch
 from mdops.train.config.read import parse_config
+from mdops.train.loop.adapters import Adapters
 from mdops.train.loop.cuda_graph import largest_groups, step_graphs
 from mdops.train.loop.factories import make_loss, make_optimizer, restore_optimizer
 from mdops.train.loop.schedule import WeightAverage
@@ -154,6 +155,16 @@ def test_steps_in_graphs_are_the_steps_of_the_host(data, lists, descriptor):
 
 
 @pytest.mark.gpu
+def test_steps_of_adapters(data, lists):
+    descriptor = {"rcut": 3.5, "channels": 4, "n_radial": 4, "lmax": 1, "n_blocks": 1, "mixing_layers": 2}
+    config = small_config(
+        descriptor={**dict.fromkeys(("rcut_smth", "neuron", "axis_neuron")), **descriptor},
+        model={"type": "dpa4", "lora": {"rank": 2, "alpha": 3.0}},
+    )
+    _check_steps(config, data, lists)
+
+
+@pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:.*not zero at the cutoff")
 @pytest.mark.parametrize("name", ["linear_ener", "zbl"])
 def test_steps_of_blends_with_attention(data, lists, name, tmp_path):
@@ -194,8 +205,12 @@ def _check_steps(config, data, lists):
         potential = random_potential(config, data, lists, dtype=torch.float64)
         use_training_spline(potential, 2.0)
         potential.to(device)
-        optimizer = make_optimizer(config, potential.parameters())
-        average = WeightAverage(potential.parameters(), 0.9)
+        lora, trained, adapters = getattr(config.model, "lora", None), potential.parameters(), None
+        if lora is not None:
+            adapters = Adapters(potential.model.adapt(), lora, 0)
+            trained = adapters.trained_of(trained)
+        trained = list(trained)
+        optimizer, average = make_optimizer(config, trained), WeightAverage(trained, 0.9)
         graphs = step_graphs(
             potential,
             loss,
@@ -205,6 +220,7 @@ def _check_steps(config, data, lists):
             average=average,
             max_norm=1.0,
             reduce_gradients=None,
+            adapters=adapters,
         )
         assert (graphs is not None) == (device == "cuda")
         for step in range(12):
@@ -215,9 +231,8 @@ def _check_steps(config, data, lists):
             batch = make_batch(data, lists, frames)
             rate = 1e-3 / (1 + step)
             if graphs is None:
-                value, _ = train_step(
-                    potential, loss, optimizer, batch, rate=rate, fraction=1 / (1 + step), max_norm=1.0
-                )
+                options = {"rate": rate, "fraction": 1 / (1 + step), "max_norm": 1.0, "adapters": adapters}
+                value, _ = train_step(potential, loss, optimizer, batch, **options)
                 average.update()
             else:
                 value, result, _ = graphs(frames, label_counts(batch), rate, 1 / (1 + step))

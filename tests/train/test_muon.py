@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from mdops.models.contract import decayed_of, tables_of
 from mdops.train.config.sections import OptimizerConfig
 from mdops.train.loop import muon
 from mdops.train.loop.factories import make_optimizer, restore_optimizer
@@ -40,7 +41,7 @@ def weights_of(name, device):
 def take(optimizer, weights, name, steps):
     for step in steps:
         for key, p in weights.items():
-            p.grad = torch.from_numpy(ARRAYS[f"{name}/{key}/gradients"][step]).to(p.device)
+            p.grad = torch.from_numpy(ARRAYS[f"{name}/{key}/gradients"][step]).to(p)
         optimizer.step()
 
 
@@ -58,8 +59,12 @@ def test_steps_are_deepmd_kits(name, device):
         assert off < (EXACT if exact else ROUNDED), f"{key} ({ways[id(p)]}) is off by {off:.1e} of its change"
 
 
-def test_a_restored_optimizer_goes_on_with_the_same_bits():
-    whole, parts = weights_of("default", "cpu"), weights_of("default", "cpu")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_restored_optimizer_goes_on_with_the_same_bits(dtype):
+    whole, parts = (
+        {key: torch.nn.Parameter(p.detach().to(dtype)) for key, p in weights_of("default", "cpu").items()}
+        for _ in range(2)
+    )
     take(make_optimizer(Section(), whole.values(), [whole["table"]]), whole, "default", range(5))
     first = make_optimizer(Section(), parts.values(), [parts["table"]])
     take(first, parts, "default", range(3))
@@ -94,6 +99,14 @@ def test_matrices_of_several_shapes_go_together_with_zeros_behind_them(name, mon
     for key in WEIGHTS:
         moved = (apart[key].detach() - torch.from_numpy(ARRAYS[f"{name}/{key}/start"])).abs().max()
         assert (apart[key] - together[key]).abs().max() < ROUNDED * moved, key
+
+
+def test_biases_decay_by_no_name():
+    part = torch.nn.Module()
+    for name in ("adamw_logit_w", "adamw_z_bias_raw", "adam_scale", "weight"):
+        part.register_parameter(name, torch.nn.Parameter(torch.ones(2, 2)))
+    assert [id(p) for p in decayed_of(part)] == [id(part.adamw_logit_w)]
+    assert {id(p) for p in tables_of(part)} == {id(part.adamw_z_bias_raw), id(part.adam_scale)}
 
 
 def test_weights_without_gradients_stay():

@@ -13,13 +13,15 @@ from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models import registry, schema
 from mdops.models.absent import nearest
 from mdops.models.contract import Tree
+from mdops.models.dpa4.adapted import set_adapted
 from mdops.models.dpa4.fitting import DPA4FittingOptions
 from mdops.models.dpa4.options import DPA4Options, automatic_width
+from mdops.models.keys import AdapterOptions
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.spin import NativeSpin, native_section
 from mdops.models.standard import DescriptorFitting, ModelOptions, PartsOptions
-from mdops.options import key, variant
+from mdops.options import key, section, variant
 
 _TERMS = (
     (0.18175, 3.1998),
@@ -39,20 +41,10 @@ class DPA4ModelOptions(PartsOptions):
     NAMES: ClassVar[tuple[str, ...]] = ("dpa4", "DPA4", "sezm", "SeZM")
     IGNORED: ClassVar[tuple[str, ...]] = ("use_compile", "enable_tf32")
     NEUTRAL: ClassVar[dict[str, Any]] = {
-        **{
-            name: value
-            for name, value in ModelOptions.NEUTRAL.items()
-            if name not in ("bridging_method", "spin")
-        },
-        "lora": None,
+        name: value for name, value in ModelOptions.NEUTRAL.items() if name not in ("bridging_method", "spin")
     }
     ADVICE: ClassVar[dict[str, str]] = {
-        **{
-            name: words
-            for name, words in ModelOptions.ADVICE.items()
-            if name not in ("bridging_method", "spin")
-        },
-        "lora": "mdops trains all weights; files that were trained so are read",
+        name: words for name, words in ModelOptions.ADVICE.items() if name not in ("bridging_method", "spin")
     }
 
     descriptor: Any = variant(
@@ -72,6 +64,7 @@ class DPA4ModelOptions(PartsOptions):
     spin: dict | None = key(
         None, 'elements with magnetic moments, {"scheme": "native", "use_spin": [...]}', absent=None
     )
+    lora: AdapterOptions | None = section(AdapterOptions, optional=True)
 
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
@@ -114,6 +107,8 @@ class DPA4ModelOptions(PartsOptions):
             NativeSpin.of(self.spin, type_map, f"{place}.spin")
             if self.fitting_net.KIND != "sezm_ener":
                 raise ConfigError(f"{place}.spin: energies alone have it: expected null")
+        if self.lora is not None and place != "model":
+            raise ConfigError(f"{place}.lora: a part of a model has no adapters: leave the section out")
         unknown = [name for name in type_map if atomic_numbers.get(name, 0) < 1]
         if self.bridges and unknown:
             raise ConfigError(
@@ -153,6 +148,10 @@ class DPA4Model(DescriptorFitting):
     @property
     def kind(self) -> str:
         return self.options.NAMES[0]
+
+    def adapt(self) -> list[torch.nn.Parameter]:
+        self.fitting.requires_grad_(True)
+        return set_adapted(self.descriptor)
 
     def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None

@@ -23,6 +23,7 @@ from mdops.models.registry import outputs_of
 from mdops.models.spin import spin_of
 from mdops.potential import Potential
 from mdops.train.config.sections import Config
+from mdops.train.loop.adapters import Adapters
 from mdops.train.loop.charges import require_own_labels, take_off_charges
 from mdops.train.loop.cuda_graph import Outcome, step_graphs
 from mdops.train.loop.distributed import Processes
@@ -153,6 +154,7 @@ class Branch:
         step: int,
         steps: int,
         alone: bool,
+        adapters: Adapters | None,
     ) -> None:
         """Prepares the steps, and opens the report files.
 
@@ -161,9 +163,11 @@ class Branch:
             in_place: a context with the average in place of the weights, or the reverse.
             step, steps: those done, and those of the whole training.
             alone: whether there is no other branch.
+            adapters: those of the model's weights.
         """
         training, potential = self.config.training, self.potential
         self._optimizer, self._average, self._in_place = optimizer, average, in_place
+        self._adapters = adapters
         self.loss.take_statistics(potential.model)
         self._reduce = self._processes.mean_gradients(potential.parameters())
         # Graphs hold gradients in their own memory, which several models cannot share.
@@ -176,6 +180,7 @@ class Branch:
             average=average if training.enable_ema else None,
             max_norm=training.gradient_max_norm,
             reduce_gradients=self._reduce,
+            adapters=adapters,
         )  # fmt: skip
         if self._processes.is_first:
             labels = [self.loss.labels[name] for name in self.loss.terms]
@@ -216,6 +221,7 @@ class Branch:
             max_norm=self.config.training.gradient_max_norm,
             counts=share.counts,
             reduce_gradients=self._reduce,
+            adapters=self._adapters,
         )
         if self.config.training.enable_ema:
             self._average.update()

@@ -16,6 +16,7 @@ from mdops.data.device_frames import DeviceFrames, alike
 from mdops.data.neighbor_lists import PairLists
 from mdops.potential import Potential
 from mdops.tracing import capturing
+from mdops.train.loop.adapters import Adapters
 from mdops.train.loop.captured_optimizer import captured_step
 from mdops.train.loop.prediction import check_frames, predict
 from mdops.train.loop.schedule import FlatBuffer, WeightAverage
@@ -47,14 +48,18 @@ class StepGraphs:
         average: WeightAverage | None,
         max_norm: float | None,
         reduce_gradients: Callable[[], None] | None,
+        adapters: Adapters | None = None,
     ) -> None:
         """Arguments as of `train_step`, with the average of the weights to update. Checks all frames."""
         self.potential, self.loss, self.optimizer, self.groups = potential, loss, optimizer, groups
         self._average, self._max_norm, self._reduce = average, max_norm, reduce_gradients
+        self._adapters = adapters
         self._weights = [p for p in potential.parameters() if p.requires_grad]
         self._joined = FlatBuffer(self._weights)
         self._gradients = self._joined.parts
         self._hold_gradients()
+        if adapters is not None:
+            adapters.take_gradients()
         _initialize_state(optimizer)
         device = potential.device
         self._fraction = torch.ones((), dtype=torch.float64, device=device)
@@ -175,9 +180,14 @@ class StepGraphs:
         """New weights from `grad`, and their average."""
         graph = torch.cuda.CUDAGraph()
         with capturing(graph, capture_error_mode=_OWN_THREAD):
+            if self._adapters is not None:
+                self._adapters.take_gradients()
             if self._max_norm is not None:
-                torch.nn.utils.clip_grad_norm_(self._weights, self._max_norm)
+                trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+                torch.nn.utils.clip_grad_norm_(trained, self._max_norm)
             captured_step(self.optimizer)
+            if self._adapters is not None:
+                self._adapters.set_weights()
             if self._average is not None:
                 self._average.take_in(self._share)
         return graph
@@ -199,6 +209,7 @@ def step_graphs(
     average: WeightAverage | None,
     max_norm: float | None,
     reduce_gradients: Callable[[], None] | None,
+    adapters: Adapters | None = None,
 ) -> StepGraphs | None:
     """Graphs for a training on this data; None on a CPU, for an evaluator that reads from the device, for Hessians,
     and for data too large for the GPU's memory."""
@@ -219,6 +230,7 @@ def step_graphs(
         average=average,
         max_norm=max_norm,
         reduce_gradients=reduce_gradients,
+        adapters=adapters,
     )
 
 

@@ -1,7 +1,7 @@
 """Learning rates over the steps of a training, and the running average of weights."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -113,10 +113,16 @@ class WeightAverage:
         values: the averages, one a parameter; is_in_place: whether weights and averages are swapped (`swap`).
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], decay: float = 0.999) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        decay: float = 0.999,
+        swapped: Callable[[], None] | None = None,
+    ) -> None:
+        """`swapped`: called after each `swap`."""
         if not 0 <= decay < 1:
             raise ConfigError(f"the decay of the weights' average is {decay}, expected 0 .. 1")
-        self.decay, self.updates, self.is_in_place = decay, 0, False
+        self.decay, self.updates, self.is_in_place, self._swapped = decay, 0, False, swapped
         self._parameters: list[torch.Tensor] = list(parameters)
         self._averages, self._now = FlatBuffer(self._parameters), FlatBuffer(self._parameters)
         self.values = self._averages.parts
@@ -148,3 +154,5 @@ class WeightAverage:
             parameter.copy_(value)
             value.copy_(kept)
         self.is_in_place = not self.is_in_place
+        if self._swapped is not None:
+            self._swapped()

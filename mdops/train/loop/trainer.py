@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from mdops.models.contract import decayed_of, tables_of
 from mdops.potential import Potential
 from mdops.train.config.branches import MultiTaskConfig
 from mdops.train.config.sections import Config
+from mdops.train.loop.adapters import Adapters
 from mdops.train.loop.branch import Branch
 from mdops.train.loop.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from mdops.train.loop.distributed import Processes
@@ -62,6 +64,7 @@ class Trainer:
         steps: in the whole training. step: those done. seed: the one in use.
         odds: the odds of each branch in a step.
         processes: those that share the work.
+        adapters: of the model's weights, if the input has some.
     """
 
     def __init__(
@@ -109,6 +112,12 @@ class Trainer:
 
         def pretrained(name: str, own: Config) -> Pretrained | None:
             if path is None:
+                if getattr(own.model, "lora", None) is not None:
+                    warnings.warn(
+                        "model.lora: the adapters are added to random weights, which are not trained: begin with a "
+                        "trained model (--finetune or --init-model), or leave the section out",
+                        stacklevel=2,
+                    )
                 return None
             return read_pretrained(
                 path,
@@ -153,13 +162,16 @@ class Trainer:
                 self._name_heads(self.config)
         for branch in self._all:
             branch.potential = branch.potential.to(self.device)
+        self.adapters = self._make_adapters(state)
         weights = list({id(p): p for b in self._all for p in b.potential.parameters()}.values())
+        weights = weights if self.adapters is None else self.adapters.trained_of(weights)
         tables = [p for branch in self._all for p in tables_of(branch.potential)]
         decayed = [p for branch in self._all for p in decayed_of(branch.potential)]
         self.optimizer = make_optimizer(
             next(iter(configs.values())), weights, tables, decayed, steps=self.steps
         )
-        self.average = WeightAverage(weights, training.ema_decay)
+        swapped = None if self.adapters is None else self.adapters.set_weights
+        self.average = WeightAverage(weights, training.ema_decay, swapped)
         if state:
             restore_optimizer(self.optimizer, state["optimizer"])
             self.average.updates = state["average"]["updates"]
@@ -172,8 +184,19 @@ class Trainer:
                 step=self.step,
                 steps=self.steps,
                 alone=len(self.branches) == 1,
+                adapters=self.adapters,
             )
         keep_freed_memory()
+
+    def _make_adapters(self, state: Mapping[str, Any]) -> Adapters | None:
+        """Those of the input, new or of a checkpoint's state."""
+        options = getattr(self._all[0].config.model, "lora", None)
+        if options is None:
+            return None
+        found = Adapters(self.potential.model.adapt(), options, self.seed)
+        if state:
+            found.restore(state["adapters"])
+        return found
 
     @property
     def _all(self) -> list[Branch]:
@@ -358,6 +381,7 @@ class Trainer:
             "config": asdict(self.config),
             "branches": {name: branch.state() for name, branch in self.branches.items()},
             "optimizer": self.optimizer.state_dict(),
+            "adapters": {} if self.adapters is None else self.adapters.state(),
             "average": {"updates": self.average.updates, "values": self.average.values},
         }
 

@@ -1,11 +1,12 @@
 """One step of training: predictions with a graph, the loss, and new weights."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
 from mdops.data.batch import Batch
 from mdops.potential import Potential
+from mdops.train.loop.adapters import Adapters
 from mdops.train.loop.prediction import predict
 from mdops.train.loss import Loss
 
@@ -40,11 +41,10 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
             group["lr"] = rate
 
 
-def clear_gradients(optimizer: torch.optim.Optimizer) -> None:
-    """As `zero_grad`, without its hooks for profilers: a hundredth of a step."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
+def clear_gradients(weights: Iterable[torch.nn.Parameter]) -> None:
+    """As an optimizer's `zero_grad`, without its hooks for profilers: a hundredth of a step."""
+    for parameter in weights:
+        parameter.grad = None
 
 
 def train_step(
@@ -58,6 +58,7 @@ def train_step(
     max_norm: float | None = None,
     counts: Mapping[str, float] | None = None,
     reduce_gradients: Callable[[], None] | None = None,
+    adapters: Adapters | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Takes one step, and returns the loss and the predictions before it.
 
@@ -68,16 +69,22 @@ def train_step(
         max_norm: a longer gradient is scaled to this length.
         reduce_gradients: called after the backward pass of this process: replaces gradients by their mean over
             all processes.
+        adapters: those of the weights that the optimizer does not have.
     """
     set_rate(optimizer, rate)
-    clear_gradients(optimizer)
+    trained = [p for group in optimizer.param_groups for p in group["params"]]
+    weights = trained if adapters is None else adapters.weights_of(trained)
+    clear_gradients(weights)
     result = predict(potential, batch, loss=loss)
     value = loss(result, batch, fraction, counts)
-    weights = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     value.backward(inputs=weights)  # not positions
     if reduce_gradients is not None:
         reduce_gradients()
+    if adapters is not None:
+        adapters.take_gradients()
     if max_norm is not None:
-        torch.nn.utils.clip_grad_norm_(potential.parameters(), max_norm)
+        torch.nn.utils.clip_grad_norm_(trained, max_norm)
     optimizer.step()
+    if adapters is not None:
+        adapters.set_weights()
     return value.detach(), {name: tensor.detach() for name, tensor in result.items()}
