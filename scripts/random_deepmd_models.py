@@ -3,10 +3,11 @@
     python random_deepmd_models.py FOLDER FIRST LAST [KIND]
 
 With a kind all models have that descriptor, alone; `dpa2`, `dpa3`, `dpa4` and `dpa4c` come only so. `spin` is a model
-with magnetic moments on one of several, `dpa4_spin` and `dpa4c_spin` one of DPA-4 and DPA-4C, which take them as
-vectors. For each seed from FIRST to before LAST: <seed>.dp, the model in float64, with random weights and statistics;
-<seed>.json, the `model` section it was made from; and <seed>.npz, three systems with the energies, forces and virials
-of its PyTorch backend. Seeds that DeePMD-kit itself cannot do have <seed>.txt instead, which says why.
+with magnetic moments on one of several, `dpa4_virtual_spin` one of DPA-4, all with virtual atoms; `dpa4_spin` and
+`dpa4c_spin` are of DPA-4 and DPA-4C with moments as vectors. For each seed from FIRST to before LAST: <seed>.dp, the
+model in float64, with random weights and statistics; <seed>.json, the `model` section it was made from; and <seed>.npz,
+three systems with the energies, forces and virials of its PyTorch backend. Seeds that DeePMD-kit itself cannot do have
+<seed>.txt instead, which says why.
 """
 
 import copy
@@ -331,7 +332,7 @@ def dpa4c(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]
 
 OTHERS = {"dpa2": dpa2, "dpa3": dpa3, "dpa4": dpa4, "dpa4c": dpa4c}  # by name alone
 EXPORTABLE = ("dpa4c", "dpa4c_spin")  # that the exportable backend alone has
-SPIN = "spin"  # magnetic moments on one of several descriptors
+VIRTUAL_SPIN = {"spin": ("se_e2_a", "dpa1", "dpa2", "dpa3"), "dpa4_virtual_spin": ("dpa4",)}
 NATIVE_SPIN = {"dpa4_spin": "dpa4", "dpa4c_spin": "dpa4c"}
 
 
@@ -372,8 +373,8 @@ def table(draw: Draw, path: Path, pairs: int, rcut: float) -> dict[str, Any]:
 
 def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, Any]:
     """The section `model` of an input. `path` is that of the table, if there is one; `kind` that of the descriptor."""
-    if kind == SPIN:
-        return with_spin(draw, model(draw, path, False, draw.one(("se_e2_a", "dpa1", "dpa2", "dpa3"))))
+    if kind in VIRTUAL_SPIN:
+        return with_spin(draw, model(draw, path, False, draw.one(VIRTUAL_SPIN[kind])))
     if kind in NATIVE_SPIN:
         return with_native_spin(draw, model(draw, path, crowded, NATIVE_SPIN[kind]))
     ntypes, rcut = draw.whole(1, 5), draw.number(2.5, 5.0)

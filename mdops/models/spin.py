@@ -163,10 +163,6 @@ class NativeSpin(Spin):
     @classmethod
     def of(cls, tree: Mapping[str, Any], type_map: Sequence[str], place: str = "spin") -> "NativeSpin":
         """As `Spin.of`. `virtual_scale` is kept without effect."""
-        if not is_native(tree):
-            raise UnsupportedModelError(
-                f"{place}: a model of this type takes spins as vectors (the scheme {_NATIVE!r}), not as virtual atoms"
-            )
         given = {name: value for name, value in tree.items() if name != "virtual_scale" or value is not None}
         found = Spin.of({"virtual_scale": 1.0, **given, "scheme": _SCHEME}, type_map, place)
         return cls(found.use_spin, found.virtual_scale)
