@@ -44,7 +44,7 @@ VIRTUAL = {
     "type_map": ["Ni", "O"],
     "descriptor": {
         "rcut": 3.5,
-        "sel": [40],
+        "sel": [9],
         "channels": 4,
         "n_radial": 3,
         "lmax": 2,

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import warnings
 from pathlib import Path
 
 import ase.io
@@ -375,7 +376,7 @@ def reference(kind: str) -> tuple[Path, list[tuple[Atoms, dict[str, np.ndarray]]
 def test_answers_of_deepmd_kit(kind, ending):
     folder, systems = reference(kind)
     for dtype, limit in (("float64", 1e-9), ("float32", 3e-5)):
-        potential = mdops.load(folder / f"model.{ending}", dtype=dtype)
+        potential = mdops.load(folder / f"model.{ending}", dtype=dtype, overflow="truncate")
         for atoms, one in systems:
             found = potential.compute(atoms)
             for name in ("energy", "forces", "force_mag", "virial"):
@@ -385,31 +386,45 @@ def test_answers_of_deepmd_kit(kind, ending):
                 )
 
 
-def test_virtual_atoms_of_dpa4_take_places():
+def test_virtual_atoms_of_dpa4_take_no_places():
+    """The model has places for 9 atoms; `test_answers_of_deepmd_kit` compares what is dropped."""
     folder, systems = reference("dpa4_virtual")
-    atoms = systems[0][0]
-    for overflow, what in (("error", "atom 0 has 19 neighbours"), ("truncate", "placeholders")):
-        potential = mdops.load(folder / "model.dp", dtype="float64", overflow=overflow)
-        options = potential.model.descriptor.options
-        potential.model.descriptor.options = dataclasses.replace(options, sel=[14])
-        with pytest.raises(InputError, match=what):
-            potential.compute(atoms)
+    atoms, one = systems[0]
+    with pytest.raises(InputError, match=r"atom 0 has 12 neighbours .* sel is 9 \(19 atoms overflow\)"):
+        mdops.load(folder / "model.dp", dtype="float64").compute(atoms)
+    found = mdops.load(folder / "model.dp", dtype="float64", overflow="extend").compute(atoms)
+    assert abs(found["energy"] - one["energy"]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("sel", "rule", "places"), [("auto:1.5", "error", 40), (60, "error", 60), (12, "truncate", 12)]
+)
+def test_a_training_of_dpa4_counts_atoms_alone(sel, rule, places, tmp_path):
+    data = frames(tmp_path / "data", model("dpa4_virtual"))
+    tree = training_input("dpa4_virtual", str(data), numb_steps=1)
+    tree["model"]["descriptor"]["sel"] = sel
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        Trainer(parse_config(tree), tmp_path / "run").run()
+    assert any("[21] neighbours in all" in str(one.message) for one in told) == (rule == "truncate")
+    trained = mdops.load(tmp_path / "run/model.safetensors")
+    assert trained.model.neighbors[0].sel == (places,)
 
 
 def test_files_of_dpa4_with_virtual_atoms_are_deepmd_kits(tmp_path):
     folder, systems = reference("dpa4_virtual")
-    potential = mdops.load(folder / "model.pt", dtype="float64")
+    potential = mdops.load(folder / "model.pt", dtype="float64", overflow="truncate")
     potential.save(tmp_path / "model.json")
     node = json.loads((tmp_path / "model.json").read_text())["model"]
-    assert node["type"] == "sezm_spin" and node["real_sel"] == [40]
+    assert node["type"] == "sezm_spin" and node["real_sel"] == [9]
     assert node["spin"] == {"use_spin": [True, False], "virtual_scale": [0.314, 0.0]}
-    assert node["atomic_model"]["descriptor"]["config"]["sel"] == [81]
+    assert node["atomic_model"]["descriptor"]["config"]["sel"] == [19]
     definition = potential.model.definition_of_tree(potential.model.to_tree())
-    assert definition["type"] == "dpa4" and definition["descriptor"]["sel"] == 40
+    assert definition["type"] == "dpa4" and definition["descriptor"]["sel"] == 9
     assert definition["pair_exclude_types"] == [[1, 1]]
     tree = {"model": definition, "training": {"training_data": {"systems": "nio"}}}
     assert parse_config(tree).model.descriptor == potential.model.options.descriptor
-    again = mdops.load(tmp_path / "model.json", dtype="float64")
+    again = mdops.load(tmp_path / "model.json", dtype="float64", overflow="truncate")
     for atoms, _ in systems:
         assert energy(again, atoms) == energy(potential, atoms)
 
@@ -424,7 +439,7 @@ def test_places_of_dpa4_are_of_atoms_and_virtual_atoms():
         assert options.descriptor.sel == [121 if sel else 513]
     assert "env_protection" not in with_virtual_types(tree["model"])["descriptor"]
     made = find("model", options.KIND).random(options, 3, torch.float64)
-    assert made.neighbors == ((3.5, (513,), True),)
+    assert made.neighbors == ((3.5, (256,), True, 2),)
 
 
 @pytest.mark.parametrize("state", ["open", "closed"])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from mdops.models.neighborhood import COINCIDENT, Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.models.spin import is_native, native_section, spin_of_types
 from mdops.models.standard import DescriptorFitting, ModelOptions, PartsOptions
-from mdops.options import key, variant
+from mdops.options import Most, key, variant
 
 _TERMS = (
     (0.18175, 3.1998),
@@ -31,6 +31,7 @@ _TERMS = (
 _COULOMB, _BOHR = 14.3996, 0.5291772109  # eV A and A, as DeePMD-kit has them
 _SCREENING, _POWER = 0.88534, 0.23
 _NONE = "none"
+_SAME = 1 + 1e-6  # squared distances up to this ratio are the same, in another order of operations
 _OF_DENOISING = "dens_force_rmsd"  # what DeePMD-kit keeps for another loss
 
 
@@ -110,6 +111,18 @@ class DPA4ModelOptions(PartsOptions):
     def without_virtual_atoms(cls, descriptor: Mapping[str, Any], elements: int) -> dict[str, Any]:
         return {**descriptor, "sel": _real(descriptor["sel"])}
 
+    def resolve_sel(self, most: Most, place: str) -> Self:
+        if self.spin is None or is_native(self.spin) or not isinstance(self.descriptor.sel, str):
+            return super().resolve_sel(most, place)
+
+        def of_atoms(cutoff: float) -> tuple[Sequence[int], int]:
+            found = most(cutoff)[0][: len(self.type_map) // 2]
+            return found, sum(found)
+
+        found = super().resolve_sel(of_atoms, place)
+        found.descriptor.sel = [2 * found.descriptor.sel + 1]
+        return found
+
     @property
     def bridges(self) -> bool:
         return self.bridging_method.lower() not in (_NONE, "")
@@ -188,11 +201,11 @@ class DPA4Model(DescriptorFitting):
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
-        """Virtual atoms take places; without them all neighbours count."""
+        """With virtual atoms there are places for the nearest atoms; without, all neighbours count."""
         if not self._has_virtual_atoms:
             return super().neighbors
-        sel = self.descriptor.options.sel
-        return (NeighborSpec(self.descriptor.cutoff, tuple(sel) if isinstance(sel, list) else (sel,), True),)
+        places = _real(self.descriptor.options.sel)
+        return (NeighborSpec(self.descriptor.cutoff, (places,), True, self.ntypes // 2),)
 
     @property
     def captures(self) -> bool:
@@ -203,17 +216,21 @@ class DPA4Model(DescriptorFitting):
         return found
 
     def _paired(self, near: Neighborhood) -> Neighborhood:
-        """With virtual atoms, only neighbours whose real atoms are neighbours, too: DeePMD-kit finds these, and then
-        adds their virtual atoms. A virtual atom that lies on its atom is no neighbour of it."""
+        """With virtual atoms, only neighbours whose atoms are neighbours, too: DeePMD-kit finds these, the nearest
+        that have places, and then adds their virtual atoms. A virtual atom that lies on its atom is no neighbour."""
         if not near.system.paired:
             return near
         places = near.system.positions.detach().view(-1, 2, 3)
         away = (places - places[:, :1]).flatten(0, 1)
-        real = near.displacements.detach() - away[near.neighbors.long()] + away[:, None]
-        present = (near.types_in_cutoff < near.ntypes) & (near.squared > COINCIDENT**2)
-        near = near.kept(present & (real.square().sum(-1) <= near.cutoff**2))
+        apart = near.displacements.detach() - away[near.neighbors.long()] + away[:, None]
+        most: float | torch.Tensor = near.cutoff**2
         (spec,) = self.neighbors
-        return near.select(spec.sel, mixed=True)
+        if near.truncates and spec.sel is not None and sum(spec.sel) < near.neighbors.shape[1]:
+            of_atoms = near.squared[::2].masked_fill(near.types_in_cutoff[::2] >= self.ntypes // 2, torch.inf)
+            last = of_atoms.kthvalue(sum(spec.sel), dim=1, keepdim=True).values
+            most = (last * _SAME).clamp(max=most).repeat_interleave(2, 0)
+        present = (near.types_in_cutoff < near.ntypes) & (near.squared > COINCIDENT**2)
+        return near.kept(present & (apart.square().sum(-1) <= most))
 
     def repulsion(self, near: Neighborhood) -> torch.Tensor:
         """(N,), eV, float64: half of the repulsion of an atom and its neighbours."""
