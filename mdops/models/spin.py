@@ -47,6 +47,12 @@ class Spin:
             )
         known = "use_spin", "virtual_scale", "scheme", "allow_missing_label"
         unknown = {name for name in tree if name not in known and not name.startswith("_")}  # _comment
+        if unknown & {"virtual_len", "spin_norm"}:
+            raise ConfigError(
+                f"{place}: instead of virtual_len and spin_norm write virtual_scale, their ratio{_ratio(tree)}, and "
+                "give systems of real atoms, with spin.npy and force_mag.npy: data of DeePMD-kit's TensorFlow backend "
+                "list virtual atoms beside the others"
+            )
         if unknown or "use_spin" not in tree or "virtual_scale" not in tree:
             raise ConfigError(
                 f"{place}: expected the keys use_spin and virtual_scale, and got {', '.join(tree)}"
@@ -232,6 +238,16 @@ def _pairs(first: Any, second: Any) -> Any:
     if isinstance(first, np.ndarray):
         return np.stack([first, second], 1).reshape(-1, *first.shape[1:])
     return torch.stack([first, second], 1).flatten(0, 1)
+
+
+def _ratio(tree: Mapping[str, Any]) -> str:
+    """virtual_len / spin_norm in brackets, or nothing."""
+    found = []
+    for length, norm in zip(*(tree.get(name) or [] for name in ("virtual_len", "spin_norm")), strict=False):
+        if not all(isinstance(value, int | float) for value in (length, norm)) or not norm:
+            return ""
+        found.append(f"{length / norm:.6g}")
+    return f" ([{', '.join(found)}])" if found else ""
 
 
 def _truths(given: Any, type_map: Sequence[str], place: str) -> list[bool]:

@@ -9,6 +9,7 @@ for a Python that has DeePMD-kit 3.2.0 with PyTorch.
 
 import copy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +63,27 @@ VIRTUAL = {
 }
 
 
-def answered(network: Any, draw: Draw, section: dict[str, Any], *, has_zero: bool) -> dict[str, np.ndarray]:
-    """Two systems with answers, with a moment of zero or not."""
+def answered(
+    network: Any, draw: Draw, section: dict[str, Any], change: Callable[[dict[str, Any]], None]
+) -> dict[str, np.ndarray]:
+    """Two systems with answers."""
     arrays = {}
     for name, periodic in (("cell", True), ("free", False)):
         given = system(draw, 2, cutoffs(section), periodic, False)
         given["spins"] = draw.normal(len(given["types"]), 3)
-        if has_zero:
-            given["spins"][0] = 0
+        change(given)
         given |= answers(network, given)
         arrays |= {f"{name}/{key}": value for key, value in given.items()}
     return arrays
+
+
+def with_zero(given: dict[str, Any]) -> None:
+    given["spins"][0] = 0
+
+
+def with_small(given: dict[str, Any]) -> None:
+    """A virtual atom so near to its atom that they are no neighbours."""
+    given["spins"][np.flatnonzero(given["types"] == 0)[0]] = [0, 0, 1e-6]
 
 
 def write(
@@ -90,7 +101,7 @@ def make_virtual() -> None:
     draw = Draw(12)
     network = get_pytorch_model(copy.deepcopy(VIRTUAL)).double().eval()
     randomize(network, draw)
-    arrays = answered(network, draw, VIRTUAL, has_zero=False)
+    arrays = answered(network, draw, VIRTUAL, with_small)
     write(HERE / "reference_spin" / "dpa4_virtual", network, VIRTUAL, PyTorchWrapper, arrays)
 
 
@@ -100,7 +111,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     network = get_model(copy.deepcopy(SECTION)).double().eval()
     randomize(network, draw)
-    arrays = answered(network, draw, SECTION, has_zero=True)
+    arrays = answered(network, draw, SECTION, with_zero)
     descriptor = network.atomic_model.descriptor
     saved = copy.deepcopy(descriptor.state_dict())
     one = {
