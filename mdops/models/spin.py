@@ -242,12 +242,12 @@ def _pairs(first: Any, second: Any) -> Any:
 
 def _ratio(tree: Mapping[str, Any]) -> str:
     """virtual_len / spin_norm in brackets, or nothing."""
-    found = []
-    for length, norm in zip(*(tree.get(name) or [] for name in ("virtual_len", "spin_norm")), strict=False):
-        if not all(isinstance(value, int | float) for value in (length, norm)) or not norm:
-            return ""
-        found.append(f"{length / norm:.6g}")
-    return f" ([{', '.join(found)}])" if found else ""
+    lengths, norms = tree.get("virtual_len"), tree.get("spin_norm")
+    if not isinstance(lengths, list) or not isinstance(norms, list) or len(lengths) != len(norms):
+        return ""
+    if not all(isinstance(value, int | float) and value > 0 for value in (*lengths, *norms)):
+        return ""
+    return f" ([{', '.join(f'{length / norm:.6g}' for length, norm in zip(lengths, norms, strict=True))}])"
 
 
 def _truths(given: Any, type_map: Sequence[str], place: str) -> list[bool]:

@@ -553,7 +553,7 @@ def test_a_file_with_vectors_whose_descriptor_and_model_differ_is_refused(kind, 
             r"write virtual_scale, their ratio \(\[0.32\]\), and give .* spin.npy",
         ),
         ({"use_spin": [True, False], "virtual_len": [0.4], "spin_norm": ["x"]}, "their ratio, and give"),
-        ({"use_spin": [True, False], "virtual_len": [0.4]}, "their ratio, and give"),
+        ({"use_spin": [True, False], "virtual_len": 0.4, "spin_norm": 1.25}, "their ratio, and give"),
     ],
 )
 def test_sections_that_do_not_fit_are_refused(spin, what):
