@@ -114,6 +114,9 @@ def _train(path: Path, text: str, folder: str, steps: int, seconds: float) -> st
     training = {key: value for key, value in tree["training"].items() if not re.match(_LENGTH, key)}
     steps = 0 if tree["training"].get("numb_steps") == 0 else steps  # the command only combines frozen models
     training |= {"numb_steps": steps, "disp_freq": 1, "save_freq": max(steps, 1), "disp_file": "lcurve.out"}
+    rate = tree.get("learning_rate", {})
+    if "warmup_steps" in rate:  # which have to fit
+        tree["learning_rate"] = {**rate, "warmup_steps": 0}
     given = Path(f"{folder}.json")
     given.write_text(json.dumps({**tree, "training": training}))
     command = [sys.executable, "-c", _TRAINING, str(given), folder]

@@ -44,7 +44,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), metavar=("FIRST", "LAST"))
     parser.add_argument(
         "--kind",
-        help="of all descriptors; dpa2, dpa3, dpa4, dpa4c, spin, dpa4_spin and dpa4c_spin come only so",
+        help="of all descriptors; dpa2, dpa3, dpa4, dpa4c, spin, dpa4_virtual_spin, dpa4_spin and dpa4c_spin come only "
+        "so",
     )
     parser.add_argument("--device", default="cpu")
 

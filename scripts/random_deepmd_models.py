@@ -4,11 +4,11 @@ DeePMD-kit.
     python random_deepmd_models.py FOLDER FIRST LAST [KIND]
 
 With KIND, all models have only that descriptor; `dpa2`, `dpa3`, `dpa4` and `dpa4c` are made only in this way. `spin` is
-a model with magnetic moments and one of several descriptors, `dpa4_spin` and `dpa4c_spin` are DPA-4 and DPA-4C, which
-take moments as vectors. For each seed from FIRST to before LAST: <seed>.dp, the model in float64, with random weights
-and statistics; <seed>.json, the `model` section from which it was made; and <seed>.npz, three systems with the
-energies, forces and virials of the PyTorch backend. If DeePMD-kit itself fails, there is only <seed>.txt with
-the reason.
+a model with magnetic moments and one of several descriptors, `dpa4_virtual_spin` one of DPA-4, all with virtual atoms.
+`dpa4_spin` and `dpa4c_spin` are DPA-4 and DPA-4C with moments as vectors. For each seed from FIRST to before LAST:
+<seed>.dp, the model in float64, with random weights and statistics; <seed>.json, the `model` section from which it was
+made; and <seed>.npz, three systems with the energies, forces and virials of the PyTorch backend. If DeePMD-kit itself
+fails, there is only <seed>.txt with the reason.
 """
 
 import copy
@@ -333,7 +333,7 @@ def dpa4c(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]
 
 OTHERS = {"dpa2": dpa2, "dpa3": dpa3, "dpa4": dpa4, "dpa4c": dpa4c}  # only by name
 EXPORTABLE = ("dpa4c", "dpa4c_spin")  # only in the exportable backend
-SPIN = "spin"  # magnetic moments with one of several descriptors
+VIRTUAL_SPIN = {"spin": ("se_e2_a", "dpa1", "dpa2", "dpa3"), "dpa4_virtual_spin": ("dpa4",)}
 NATIVE_SPIN = {"dpa4_spin": "dpa4", "dpa4c_spin": "dpa4c"}
 
 
@@ -374,8 +374,8 @@ def table(draw: Draw, path: Path, pairs: int, rcut: float) -> dict[str, Any]:
 
 def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, Any]:
     """The section `model` of an input. `path` is for the table, if there is one; `kind` is the descriptor's."""
-    if kind == SPIN:
-        return with_spin(draw, model(draw, path, False, draw.one(("se_e2_a", "dpa1", "dpa2", "dpa3"))))
+    if kind in VIRTUAL_SPIN:
+        return with_spin(draw, model(draw, path, False, draw.one(VIRTUAL_SPIN[kind])))
     if kind in NATIVE_SPIN:
         return with_native_spin(draw, model(draw, path, crowded, NATIVE_SPIN[kind]))
     ntypes, rcut = draw.whole(1, 5), draw.number(2.5, 5.0)

@@ -23,11 +23,13 @@ class NeighborStatistics:
     Attributes:
         nearest: the smallest distance, A; the cutoff if no two atoms are closer.
         most: for each type, the most neighbours of it that an atom has; together: of all types.
+        of_atoms: the most that an atom has without virtual atoms.
     """
 
     nearest: float
     most: list[int]
     together: int
+    of_atoms: int
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def neighbor_statistics(data: Dataset, lists: PairLists, cutoff: float | None = 
     """
     reach = lists.cutoff if cutoff is None else cutoff
     coincident = 0.0 if data.paired else COINCIDENT
-    nearest, most, together = float(reach), np.zeros(data.ntypes, dtype=np.int64), 0
+    nearest, most, together, of_atoms = float(reach), np.zeros(data.ntypes, dtype=np.int64), 0, 0
     for frames in chunks(data, np.arange(len(data))):
         near = _neighborhood(data, lists, frames, reach)
         squared = near.squared.masked_fill(near.neighbors < 0, torch.inf)
@@ -64,7 +66,9 @@ def neighbor_statistics(data: Dataset, lists: PairLists, cutoff: float | None = 
         counts = near.counts if reach == lists.cutoff else near.count(near.types_in_cutoff)
         most = np.maximum(most, counts.numpy().max(0, initial=0))
         together = max(together, int(counts.sum(1).max()) if len(counts) else 0)
-    return NeighborStatistics(nearest, most.tolist(), together)
+        if data.paired and len(counts):
+            of_atoms = max(of_atoms, int(counts[::2, : data.ntypes // 2].sum(1).max()))
+    return NeighborStatistics(nearest, most.tolist(), together, of_atoms if data.paired else together)
 
 
 def spread_frames(data: Dataset, batches: int, batch_sizes: Sequence[int]) -> np.ndarray:

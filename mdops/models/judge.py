@@ -67,7 +67,12 @@ def judge(
             continue  # without waiting for the device
         if any(n > places for n, places in zip(within.amax(0).tolist(), most, strict=True)):
             if overflow == "truncate":
-                if spec.mixed and model.spin is not None and not all(model.spin.use_spin):
+                if (
+                    spec.mixed
+                    and spec.kinds is None
+                    and model.spin is not None
+                    and not all(model.spin.use_spin)
+                ):
                     raise InputError(
                         f"there are more neighbours than the model's sel of {sum(spec.sel or ())}. Which of "
                         "them DeePMD-kit drops depends on its placeholders for atoms without a moment, "
@@ -135,11 +140,12 @@ def _refuse_short(model: AtomicModel, system: System, neighbors: NeighborList) -
 def _refuse_overflow(model: AtomicModel, within: torch.Tensor, spec: NeighborSpec) -> None:
     assert spec.sel is not None
     too_many = within > torch.tensor(spec.sel, device=within.device)
-    atom, kind = torch.nonzero(too_many)[0].tolist()
+    row, kind = torch.nonzero(too_many)[0].tolist()
+    atom = row // 2 if model.spin is not None and model.spin.paired else row
     of_type = "" if spec.mixed else f" of type {model.type_map[kind]}"
     places = sum(spec.sel) if spec.mixed else spec.sel[kind]
     raise InputError(
-        f"atom {atom} has {int(within[atom, kind])} neighbours{of_type} within the "
+        f"atom {atom} has {int(within[row, kind])} neighbours{of_type} within the "
         f"cutoff of {spec.cutoff:g} A, and the model's sel is {places} ({int(too_many.any(1).sum())} atoms overflow). "
         'DeePMD-kit would drop the farthest: overflow="truncate" does too, overflow="extend" keeps all'
     )

@@ -23,11 +23,14 @@ class NeighborSpec(NamedTuple):
         cutoff: A.
         sel: places for neighbours of each type, or of all types together if `mixed`; None: any number.
         mixed: whether neighbours of all types share places.
+        kinds: then, the places are for neighbours of the first so many types, of atoms of these types: virtual atoms
+            take none. None: all count.
     """
 
     cutoff: float
     sel: tuple[int, ...] | None
     mixed: bool = False
+    kinds: int | None = None
 
 
 class NeighborReport(NamedTuple):
@@ -300,7 +303,7 @@ class Neighborhood:
 
     def report(self, specs: Sequence[NeighborSpec]) -> NeighborReport:
         """The counts within the cutoffs of these specs, from a list."""
-        if all(spec.mixed for spec in specs):
+        if all(spec.mixed and spec.kinds is None for spec in specs):
             # One op reports all for a cutoff.
             cutoffs = [min(spec.cutoff, self.cutoff) for spec in specs]
             found = {cutoff: self.within(cutoff).found.within[:, None] for cutoff in set(cutoffs)}
@@ -308,6 +311,8 @@ class Neighborhood:
         within = []
         for spec in specs:
             counts = self.count(self.within(min(spec.cutoff, self.cutoff)).types_in_cutoff)
+            if spec.kinds is not None:
+                counts = counts[:, : spec.kinds] * (self.centers < spec.kinds)[:, None]
             within.append(counts.sum(1, keepdim=True).int() if spec.mixed else counts)
         beyond = self.squared.new_full(
             (self.squared.shape[0], 1), self.cutoff**2

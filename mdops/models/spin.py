@@ -47,6 +47,12 @@ class Spin:
             )
         known = "use_spin", "virtual_scale", "scheme", "allow_missing_label"
         unknown = {name for name in tree if name not in known and not name.startswith("_")}  # _comment
+        if unknown & {"virtual_len", "spin_norm"}:
+            raise ConfigError(
+                f"{place}: instead of virtual_len and spin_norm write virtual_scale, their ratio{_ratio(tree)}, and "
+                "give systems of real atoms, with spin.npy and force_mag.npy: data of DeePMD-kit's TensorFlow backend "
+                "list virtual atoms beside the others"
+            )
         if unknown or "use_spin" not in tree or "virtual_scale" not in tree:
             raise ConfigError(
                 f"{place}: expected the keys use_spin and virtual_scale, and got {', '.join(tree)}"
@@ -163,10 +169,6 @@ class NativeSpin(Spin):
     @classmethod
     def of(cls, tree: Mapping[str, Any], type_map: Sequence[str], place: str = "spin") -> "NativeSpin":
         """As `Spin.of`. `virtual_scale` is kept without effect."""
-        if not is_native(tree):
-            raise UnsupportedModelError(
-                f"{place}: a model of this type takes spins as vectors (the scheme {_NATIVE!r}), not as virtual atoms"
-            )
         given = {name: value for name, value in tree.items() if name != "virtual_scale" or value is not None}
         found = Spin.of({"virtual_scale": 1.0, **given, "scheme": _SCHEME}, type_map, place)
         return cls(found.use_spin, found.virtual_scale)
@@ -236,6 +238,16 @@ def _pairs(first: Any, second: Any) -> Any:
     if isinstance(first, np.ndarray):
         return np.stack([first, second], 1).reshape(-1, *first.shape[1:])
     return torch.stack([first, second], 1).flatten(0, 1)
+
+
+def _ratio(tree: Mapping[str, Any]) -> str:
+    """virtual_len / spin_norm in brackets, or nothing."""
+    lengths, norms = tree.get("virtual_len"), tree.get("spin_norm")
+    if not isinstance(lengths, list) or not isinstance(norms, list) or len(lengths) != len(norms):
+        return ""
+    if not all(isinstance(value, int | float) and value > 0 for value in (*lengths, *norms)):
+        return ""
+    return f" ([{', '.join(f'{length / norm:.6g}' for length, norm in zip(lengths, norms, strict=True))}])"
 
 
 def _truths(given: Any, type_map: Sequence[str], place: str) -> list[bool]:

@@ -23,6 +23,8 @@ from mdops.models.type_embedding import TypeEmbeddingOptions, section_with_types
 from mdops.models.virtual_types import without_virtual_types
 from mdops.options import Most, Options, are_types, check_pairs, key, section, variant
 
+_PROTECTION = 0.01  # A, for a descriptor without one: the virtual atom of a zero spin lies on its atom
+
 
 @dataclass(kw_only=True)
 class ModelOptions(Options):
@@ -113,6 +115,13 @@ def _is_energy(value: Any) -> bool:
     return value is None or (type(number) in (int, float) and math.isfinite(number))
 
 
+def _has_places_by_type(descriptor: Mapping[str, Any], types: int) -> bool:
+    """Whether its `sel` has a number for each of so many types: neighbours of each type have their own places."""
+    kind = registry.kinds("descriptor").get(descriptor.get("type", registry.DEFAULT_DESCRIPTOR))
+    sel = descriptor.get("sel")
+    return kind is not None and not kind.mixed and isinstance(sel, list) and len(sel) == types
+
+
 @dataclass(kw_only=True)
 class PartsOptions(ModelOptions):
     """Of models with a descriptor and a fitting."""
@@ -131,6 +140,26 @@ class PartsOptions(ModelOptions):
         section = getattr(self, "spin", None)
         if section is not None and is_native(section) and hasattr(self.descriptor, "use_spin"):
             self.descriptor.use_spin = section["use_spin"]
+
+    @classmethod
+    def absent_pairs_of(cls, model: Mapping[str, Any]) -> Sequence[Sequence[int]]:
+        """The pairs of types that the section `model` of an input excludes, where there are virtual atoms."""
+        return model.get("pair_exclude_types") or []
+
+    @classmethod
+    def with_virtual_atoms(cls, descriptor: Mapping[str, Any], elements: int) -> dict[str, Any]:
+        """The section of a descriptor, with places for virtual atoms."""
+        found = {**descriptor, "env_protection": descriptor.get("env_protection") or _PROTECTION}
+        return found | ({"sel": 2 * found["sel"]} if _has_places_by_type(found, elements) else {})
+
+    @classmethod
+    def without_virtual_atoms(cls, descriptor: Mapping[str, Any], elements: int) -> dict[str, Any]:
+        """The reverse of `with_virtual_atoms`."""
+        if _has_places_by_type(descriptor, 2 * elements):
+            sel = descriptor["sel"]
+            if sel[:elements] == sel[elements:]:
+                return {**descriptor, "sel": sel[:elements]}
+        return dict(descriptor)
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
@@ -405,7 +434,7 @@ class DescriptorFitting(AtomicModel):
             "descriptor": registry.definition("descriptor", tree["descriptor"]),
             "fitting_net": registry.definition("fitting", tree["fitting"]),
         }
-        return without_virtual_types(found)
+        return without_virtual_types(found, cls.Options)
 
     @classmethod
     def check_tree(cls, tree: Tree, place: str) -> None:

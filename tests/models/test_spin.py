@@ -1,8 +1,9 @@
-"""Models with magnetic moments, as virtual atoms, and of DPA-4 and DPA-4C as vectors."""
+"""Models with magnetic moments, as virtual atoms, and of DPA-4 and DPA-4C as vectors; of DPA-4 both."""
 
 import copy
 import dataclasses
 import json
+import warnings
 from pathlib import Path
 
 import ase.io
@@ -44,6 +45,8 @@ DESCRIPTORS = {
     "dpa3": {"type": "dpa3", "repflow": {"n_dim": 8, "e_dim": 4, "a_dim": 4, "nlayers": 2, "e_rcut": 4.0,
              "e_rcut_smth": 2.0, "e_sel": 160, "a_rcut": 3.0, "a_rcut_smth": 2.0, "a_sel": 60, "axis_neuron": 2}},
     "dpa4": {"type": "dpa4", "rcut": 3.5, "channels": 6, "n_radial": 5, "lmax": 2, "n_blocks": 1, "mixing_layers": 2},
+    "dpa4_virtual": {"type": "dpa4", "sel": 80, "rcut": 3.5, "channels": 6, "n_radial": 5, "lmax": 2, "n_blocks": 1,
+                     "mixing_layers": 2},
     "dpa4c": {"type": "dpa4c", "rcut": 3.5, "channels": 8, "n_radial": 5},
 }  # fmt: skip
 
@@ -53,7 +56,7 @@ def section(descriptor: str) -> dict:
         "type_map": ["Ni", "O"],
         "descriptor": {**DESCRIPTORS[descriptor], "precision": "float64"},
         "fitting_net": {"neuron": [8, 8], "precision": "float64"},
-        **({"type": "dpa4"} if descriptor == "dpa4" else {}),
+        **({"type": "dpa4"} if DESCRIPTORS[descriptor]["type"] == "dpa4" else {}),
         "spin": NATIVE if descriptor in VECTORS else SPIN,
     }
 
@@ -78,7 +81,7 @@ def model(descriptor: str) -> Potential:
     made = find("model", options.KIND).random(options, 3, torch.float64)
     random = np.random.default_rng(4)
     for weights in made.parameters():  # a new model with vectors does not see moments
-        if descriptor in VECTORS and not weights.any():
+        if DESCRIPTORS[descriptor]["type"] in VECTORS and not weights.any():
             weights.data.copy_(torch.from_numpy(0.3 * random.normal(size=weights.shape)))
     return Potential(made, overflow="extend").eval()
 
@@ -264,8 +267,12 @@ def test_a_loss_that_does_not_fit_the_moments_names_the_other_one():
 
 def test_moments_are_told_as_the_descriptor_takes_them():
     for kind, spin, what in (
-        ("se_e2_a", {**SPIN, "scheme": "native"}, "se_e2_a takes no spins as vectors"),
-        ("dpa4c", SPIN, "dpa4c takes spins as vectors alone"),
+        (
+            "se_e2_a",
+            {**SPIN, "scheme": "native"},
+            "se_e2_a in a model of type standard takes no spins as vectors",
+        ),
+        ("dpa4c", SPIN, "dpa4c in a model of type standard takes spins as vectors alone"),
         ("dpa4c", {"scheme": "native", "use_spin": ["Fe"]}, "names of types"),
     ):
         tree = training_input(kind, "nio")
@@ -282,6 +289,7 @@ def test_moments_are_told_as_the_descriptor_takes_them():
         ("atom_exclude_types", [0, "Ni"]),
         ("descriptor", 0.5),
         ("descriptor", {"type": [2]}),
+        ("descriptor", {"type": "se_e2_a", "sel": [40, 40], "exclude_types": [1]}),
         ("type_map", ["Ni", True]),
     ],
 )
@@ -303,8 +311,8 @@ def test_virtual_atoms_have_places_where_types_have_places_of_their_own(kind, se
     assert without_virtual_types(whole)["descriptor"]["sel"] == sel
 
 
-def test_a_training_lowers_its_loss_and_goes_on_as_it_was(potential, tmp_path):
-    (kind,) = (name for name in DESCRIPTORS if name in potential.model.descriptor.options.NAMES)
+def test_a_training_lowers_its_loss_and_goes_on_as_it_was(potential, request, tmp_path):
+    kind = request.node.callspec.params["potential"]
     data = frames(tmp_path / "data", potential)
     reports = []
     steps = 120 if kind == "dpa4c" else 30  # whose gate for moments opens first
@@ -402,9 +410,8 @@ def test_runs_and_relaxations_keep_their_moments(kind, tmp_path):
         )
 
 
-@pytest.mark.parametrize("ending", ["dp", "pt"])
-@pytest.mark.parametrize("kind", VECTORS)
-def test_answers_of_deepmd_kit(kind, ending):
+def reference(kind: str) -> tuple[Path, list[tuple[Atoms, dict[str, np.ndarray]]]]:
+    """The folder of a model, and systems with DeePMD-kit's answers."""
     folder = Path(__file__).parents[1] / "data/reference_spin" / kind
     type_map = read_model(folder / "model.dp").model["type_map"]
     systems: dict[str, dict[str, np.ndarray]] = {}
@@ -412,18 +419,84 @@ def test_answers_of_deepmd_kit(kind, ending):
         for key in arrays:
             name, _, what = key.partition("/")
             systems.setdefault(name, {})[what] = arrays[key]
+    found = []
+    for one in systems.values():
+        atoms = Atoms([type_map[t] for t in one["types"]], one["positions"], cell=one.get("cell"))
+        atoms.pbc = "cell" in one
+        atoms.set_initial_magnetic_moments(one["spins"])
+        found.append((atoms, one))
+    return folder, found
+
+
+@pytest.mark.parametrize("ending", ["dp", "pt"])
+@pytest.mark.parametrize("kind", [*VECTORS, "dpa4_virtual"])
+def test_answers_of_deepmd_kit(kind, ending):
+    folder, systems = reference(kind)
     for dtype, limit in (("float64", 1e-9), ("float32", 3e-5)):
-        potential = mdops.load(folder / f"model.{ending}", dtype=dtype)
-        for one in systems.values():
-            atoms = Atoms([type_map[t] for t in one["types"]], one["positions"], cell=one.get("cell"))
-            atoms.pbc = "cell" in one
-            atoms.set_initial_magnetic_moments(one["spins"])
+        potential = mdops.load(folder / f"model.{ending}", dtype=dtype, overflow="truncate")
+        for atoms, one in systems:
             found = potential.compute(atoms)
             for name in ("energy", "forces", "force_mag", "virial"):
                 wanted = one[name].reshape(found[name].shape)
                 np.testing.assert_allclose(
                     found[name], wanted, rtol=0, atol=limit * max(np.abs(wanted).max(), 1)
                 )
+
+
+def test_virtual_atoms_of_dpa4_take_no_places():
+    """The model has places for 9 atoms; `test_answers_of_deepmd_kit` compares what is dropped."""
+    folder, systems = reference("dpa4_virtual")
+    atoms, one = systems[0]
+    with pytest.raises(InputError, match=r"atom 0 has 12 neighbours .* sel is 9 \(19 atoms overflow\)"):
+        mdops.load(folder / "model.dp", dtype="float64").compute(atoms)
+    found = mdops.load(folder / "model.dp", dtype="float64", overflow="extend").compute(atoms)
+    assert abs(found["energy"] - one["energy"]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("sel", "rule", "places"), [("auto:1.5", "error", 40), (60, "error", 60), (12, "truncate", 12)]
+)
+def test_a_training_of_dpa4_counts_atoms_alone(sel, rule, places, tmp_path):
+    data = frames(tmp_path / "data", model("dpa4_virtual"))
+    tree = training_input("dpa4_virtual", str(data), numb_steps=1)
+    tree["model"]["descriptor"]["sel"] = sel
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        Trainer(parse_config(tree), tmp_path / "run").run()
+    assert any("[21] neighbours in all" in str(one.message) for one in told) == (rule == "truncate")
+    trained = mdops.load(tmp_path / "run/model.safetensors")
+    assert trained.model.neighbors[0].sel == (places,)
+
+
+def test_files_of_dpa4_with_virtual_atoms_are_deepmd_kits(tmp_path):
+    folder, systems = reference("dpa4_virtual")
+    potential = mdops.load(folder / "model.pt", dtype="float64", overflow="truncate")
+    potential.save(tmp_path / "model.json")
+    node = json.loads((tmp_path / "model.json").read_text())["model"]
+    assert node["type"] == "sezm_spin" and node["real_sel"] == [9]
+    assert node["spin"] == {"use_spin": [True, False], "virtual_scale": [0.314, 0.0]}
+    assert node["atomic_model"]["descriptor"]["config"]["sel"] == [19]
+    definition = potential.model.definition_of_tree(potential.model.to_tree())
+    assert definition["type"] == "dpa4" and definition["descriptor"]["sel"] == 9
+    assert definition["pair_exclude_types"] == [[1, 1]]
+    tree = {"model": definition, "training": {"training_data": {"systems": "nio"}}}
+    assert parse_config(tree).model.descriptor == potential.model.options.descriptor
+    again = mdops.load(tmp_path / "model.json", dtype="float64", overflow="truncate")
+    for atoms, _ in systems:
+        assert energy(again, atoms) == energy(potential, atoms)
+
+
+def test_places_of_dpa4_are_of_atoms_and_virtual_atoms():
+    for sel in (60, [60], [20, 40], None):
+        tree = training_input("dpa4_virtual", "nowhere")
+        del tree["model"]["descriptor"]["sel"]
+        tree["model"]["descriptor"] |= {} if sel is None else {"sel": sel}
+        options = parse_config(tree).model
+        assert options.type_map == ["Ni", "O", "Ni_spin", "O_spin"]
+        assert options.descriptor.sel == [121 if sel else 513]
+    assert "env_protection" not in with_virtual_types(tree["model"])["descriptor"]
+    made = find("model", options.KIND).random(options, 3, torch.float64)
+    assert made.neighbors == ((3.5, (256,), True, 2),)
 
 
 @pytest.mark.parametrize("state", ["open", "closed"])
@@ -494,8 +567,9 @@ def test_files_before_version_1_2_have_the_square_root_of_the_factor():
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"spin": {**SPIN, "scheme": "deepspin"}}, "takes spins as vectors"),
-        ({"spin": SPIN}, "takes spins as vectors"),
+        ({"spin": SPIN, "type": "standard"}, "takes spins as vectors alone"),
+        ({"spin": {**SPIN, "scheme": "other"}}, "by the scheme 'other' are not supported"),
+        ({"spin": {**SPIN, "virtual_scale": [-1]}}, "not negative"),
         ({"spin": {"scheme": "native", "use_spin": ["Fe"]}}, "names of types"),
         ({"descriptor": {**DESCRIPTORS["dpa4"], "lmax": 0, "mmax": 0, "kmax": 0}}, "lmax: is 0, expected 1 or more"),
         ({"descriptor": {**DESCRIPTORS["dpa4"], "use_spin": [True, False]}}, "the section `spin` of the model"),
@@ -531,6 +605,12 @@ def test_a_file_with_vectors_whose_descriptor_and_model_differ_is_refused(kind, 
         ({"use_spin": [True, True], "virtual_scale": [0.3]}, "expected one"),
         ({"use_spin": [True, False], "virtual_scale": [-0.3]}, "not negative"),
         ({"use_spin": [True, False], "virtual_scale": 0.3, "allow_missing_label": True}, "every frame"),
+        (
+            {"use_spin": [True, False], "virtual_len": [0.4], "spin_norm": [1.25]},
+            r"write virtual_scale, their ratio \(\[0.32\]\), and give .* spin.npy",
+        ),
+        ({"use_spin": [True, False], "virtual_len": [0.4], "spin_norm": ["x"]}, "their ratio, and give"),
+        ({"use_spin": [True, False], "virtual_len": 0.4, "spin_norm": 1.25}, "their ratio, and give"),
     ],
 )
 def test_sections_that_do_not_fit_are_refused(spin, what):

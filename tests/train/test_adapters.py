@@ -318,7 +318,7 @@ def test_adapters_of_parts_of_several_models_and_of_other_kinds_are_refused(tmp_
         "model": {"model_dict": {"one": other, "two": part}},
         "training": {**given["training"], "data_dict": data},
     }
-    with pytest.raises(ConfigError, match=r"model\.model_dict\.two\.lora: adapters are of one model"):
+    with pytest.raises(ConfigError, match=r"model\.model_dict\.two\.lora: adapters train a single model"):
         parse_input(several)
     path = DATA / "training" / "finetune" / "finetuned.dp"
     with pytest.raises(ConfigError, match=r"model\.lora: a model of type standard has no adapters"):

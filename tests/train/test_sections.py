@@ -210,7 +210,7 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
             "to train the model of a file further, use --init-model",
         ),
         ("model.shared_dict", {}, "model.shared_dict: is not supported: it is for several models"),
-        ("model.spin", {"use_spin": [True], "virtual_len": [0.4]}, "use_spin and virtual_scale"),
+        ("model.spin", {"use_spin": [True], "virtual_length": [0.4]}, "use_spin and virtual_scale"),
         (
             "model",
             {"type": "dpa4", "type_map": ["O"], "modifier": {"type": "dipole_charge"}},

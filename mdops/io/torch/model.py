@@ -28,11 +28,9 @@ def model_tree(params: Tree, state: State) -> Tree:
     """
     spin = params.get("spin")
     if spin is not None:
+        wrapped = not is_native(spin) and params.get("type") not in DPA4ModelOptions.NAMES
         try:
-            params, state = (
-                with_virtual_types(params),
-                state if is_native(spin) else state.below("backbone_model"),
-            )
+            params, state = with_virtual_types(params), state.below("backbone_model") if wrapped else state
         except ConfigError as error:
             raise ModelFileError(f"the definition of the model in it is wrong: {error}") from None
     kind = "zbl" if "use_srtab" in params else params.get("type", "standard")
@@ -171,7 +169,7 @@ def _dpa4(params: Tree, state: State, type_map: list[str]) -> Tree:
     if bridging["bridging_method"] != "none":
         for end in ("inner", "outer"):
             descriptor[f"inner_clamp_r_{end}"] = bridging[f"bridging_r_{end}"]
-    if params.get("spin"):
+    if is_native(params.get("spin")):
         descriptor["use_spin"] = params["spin"]["use_spin"]
     fitting = {"type": "dpa4_ener", **mapping(params.get("fitting_net", {}), "fitting_net")}
     tree = descriptor_tree(descriptor, state.below("descriptor"), type_map)

@@ -65,7 +65,10 @@ class DPA4(EdgesBySplines, GraphDescriptor):
     Attributes:
         blocks: the layers.
         version: of the file; from 1.1 on radial features fade out at the cutoff.
+        has_virtual_atoms: whether some neighbours are virtual atoms, which may be as near as they like.
     """
+
+    has_virtual_atoms = False
 
     Options = DPA4Options
     NODE = schema.Node(
@@ -295,6 +298,8 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         o = self.options
         if o.add_chg_spin_ebd or o.use_spin is not None:
             return "edges depend on charges, or on magnetic moments"
+        if self.has_virtual_atoms:
+            return "virtual atoms may be nearer than splines begin"
         if not self._blocks:
             return "it has no blocks"
         if not is_smooth(o.activation_function):

@@ -31,7 +31,8 @@ class DPA4Options(Options):
 
     sel: int | list[int] | str = key(
         256,
-        "no effect: all neighbours within the cutoff count",
+        "no effect: all neighbours within the cutoff count; with virtual atoms of moments, the number of real atoms "
+        "among neighbours",
         low=1,
         of="training",
     )

@@ -85,6 +85,8 @@ def overflow_rule(
         if spec.sel is None:
             continue
         of_types, together = counts.most(spec.cutoff)
+        if spec.kinds is not None:
+            together = counts.of(spec.cutoff).of_atoms
         if spec.mixed:
             most, places, kinds = [together], [sum(spec.sel)], "in all"
         else:
