@@ -13,7 +13,7 @@ from mdops.evaluators.splines import FusedSums, RadialSplineSteps, Splines
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.models.contract import mean_in_words
 from mdops.models.neighborhood import NeighborReport
-from mdops.ops import NeighborList
+from mdops.ops import NeighborList, neighbor_list
 from mdops.potential import Potential
 from mdops.system import System, checked_charge_spin, hidden_atoms
 
@@ -77,6 +77,15 @@ class _Exchange(NamedTuple):
         return found
 
 
+def _of_pairs(communication: Communication) -> Communication:
+    """The same for two rows an atom, its own and that of its virtual atom."""
+
+    def paired(communicate: Communicate) -> Communicate:
+        return lambda rows: communicate(rows.reshape(len(rows) // 2, -1)).reshape(-1, rows.shape[1])
+
+    return Communication(paired(communication.to_ghosts), paired(communication.from_ghosts))
+
+
 class Domain:
     """A model for domains. If its layers pass messages, the rows of ghosts are exchanged between layers, and their
     gradients in the opposite direction.
@@ -94,12 +103,11 @@ class Domain:
                 model's default.
 
         Raises:
-            UnsupportedModelError: for a model of other outputs than energies, or with magnetic moments as virtual
-                atoms.
+            UnsupportedModelError: for a model of other outputs than energies.
             InputError: the charge or multiplicity is missing, out of range, or not one that the model takes.
         """
-        potential.require_energies("a part of a system", takes_spins=True)
-        self.potential = potential
+        potential.require_energies("a part of a system", spins="any")
+        self.potential, self._spin = potential, potential.model.spin
         self._evaluator = Autograd(potential)  # it supports domains that lack some types
         self.charge_spin = None
         if charge_spin is not None:
@@ -140,9 +148,7 @@ class Domain:
             Communication(to_ghost, lambda rows: rows[:1].clone()),
             fparam,
             aparam,
-            spins=None
-            if self.potential.model.spin is None
-            else torch.zeros(2, 3, dtype=torch.float64, device=device),
+            spins=None if self._spin is None else torch.eye(2, 3, dtype=torch.float64, device=device),
             first_type=first_type,
         ).energy
 
@@ -162,11 +168,16 @@ class Domain:
             system: one, of N atoms; its charge and multiplicity are the domain's.
             neighbors, fparam, aparam, spins, atom_virial: as of a domain without ghosts.
         """
-        system = dataclasses.replace(system, charge_spin=self.charge_spin, spins=spins)
-        given = None if fparam is None else fparam[None], self._shown(aparam)
+        system = dataclasses.replace(system, charge_spin=self.charge_spin)
+        aparam = self._shown(aparam)
+        if self._spin is not None:
+            assert spins is not None
+            system, aparam = self._spin.system(system, spins), self._spin.rows_of(aparam)
+            neighbors = self._neighbors(system) if system.paired else neighbors
+        given = None if fparam is None else fparam[None], aparam
         with torch.no_grad():
             answers, report = self.potential.evaluator()(system, neighbors, *given, atom_virial=atom_virial)
-        return self._of(answers, report, system.atoms)
+        return self._of(answers, report, system, system.atoms)
 
     def __call__(
         self,
@@ -191,7 +202,8 @@ class Domain:
             atoms: N.
             communication: with the other processes.
             fparam: (p,). aparam: (N, q).
-            spins: (N + M, 3) float64, of a model with magnetic moments.
+            spins: (N + M, 3) float64, of a model with magnetic moments. If these are virtual atoms, their neighbours
+                are searched here, and ghosts must be there up to the cutoff plus twice the distance of virtual atoms.
             atom_virial: answer with that, too, where no messages are passed.
             first_type: that the whole system begins with, for models that look at it.
 
@@ -212,22 +224,35 @@ class Domain:
             torch.eye(3, dtype=torch.float64, device=device)[None],
             torch.zeros(1, 3, dtype=torch.bool, device=device),
             torch.zeros(len(types), dtype=torch.int32, device=device),
-            first_types=torch.tensor([first_type], dtype=torch.int32, device=device),
-            exchange=_Exchange(atoms, communication),
             charge_spin=self.charge_spin,
-            spins=spins,
         )
-        own = torch.zeros(len(types), dtype=torch.float64, device=device)
-        own[:atoms] = 1
         aparam = self._shown(aparam)
         if aparam is not None:
             aparam = torch.nn.functional.pad(aparam, (0, 0, 0, len(types) - atoms))
+        rows = atoms
+        if self._spin is not None:
+            assert spins is not None
+            system, aparam = self._spin.system(system, spins), self._spin.rows_of(aparam)
+        if system.paired:
+            rows, communication = 2 * atoms, _of_pairs(communication)
+            neighbors = self._neighbors(system)
+            neighbors.neighbors[rows:] = -1
+            neighbors.counts[rows:] = 0
+        first_types = torch.tensor([first_type], dtype=torch.int32, device=device)
+        system = dataclasses.replace(system, first_types=first_types, exchange=_Exchange(rows, communication))
+        own = torch.zeros(system.atoms, dtype=torch.float64, device=device)
+        own[:rows] = 1
         asked: dict[str, Any] = {"weight": own, "atom_virial": atom_virial}
         if self._is_local:
-            asked["own"] = atoms
+            asked["own"] = rows
         with torch.no_grad():
             answers, report = self._evaluator(system, neighbors, fparam, aparam, **asked)
-        return self._of(answers, report, atoms)
+        return self._of(answers, report, system, rows)
+
+    def _neighbors(self, system: System) -> NeighborList:
+        ntypes = len(self.potential.type_map)
+        given = system.positions, system.cell, system.pbc, system.types, self.potential.cutoff
+        return neighbor_list(*given, batch=system.batch, ntypes=ntypes)
 
     def _shown(self, aparam: torch.Tensor | None) -> torch.Tensor | None:
         """The atomic parameters, except those that say which atoms exist."""
@@ -237,13 +262,18 @@ class Domain:
             raise InputError("aparam marks atoms as absent: leave them out, or give them the type -1")
         return None
 
-    def _of(self, answers: dict[str, torch.Tensor], report: NeighborReport, atoms: int) -> DomainEnergies:
-        nearest = report.nearest[:atoms]
+    def _of(
+        self, answers: dict[str, torch.Tensor], report: NeighborReport, system: System, rows: int
+    ) -> DomainEnergies:
+        """rows: of the domain's atoms, and of their virtual atoms."""
+        nearest = report.nearest[:rows]
+        if self._spin is not None:
+            answers = self._spin.of_atoms(self._spin.answers(answers, system))
         return DomainEnergies(
-            answers["atom_energy"][:atoms],
+            answers["atom_energy"][: rows // 2 if system.paired else rows],
             answers["forces"],
             answers["virial"][0],
-            float(nearest.min()) if atoms else self.potential.cutoff,
+            float(nearest.min()) if rows else self.potential.cutoff,
             answers.get("atom_virial"),
             answers.get("force_mag"),
         )

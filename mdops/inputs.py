@@ -7,7 +7,7 @@ from mdops.nn.quantized import Scheme
 from mdops.potential import Potential
 
 
-def check_models(models: Sequence[Potential], *, energies: bool = True, takes_spins: bool = False) -> None:
+def check_models(models: Sequence[Potential], *, energies: bool = True, spins: str = "none") -> None:
     """Raises InputError unless there is a model, all know the same elements and answer the same, and low-bit ones are
     allowed; UnsupportedModelError where there are no `energies`, and have to be, or magnetic moments that the program
     does not take."""
@@ -17,7 +17,7 @@ def check_models(models: Sequence[Potential], *, energies: bool = True, takes_sp
         if not isinstance(model, Potential):
             raise InputError(f"{model!r} is given as a model, expected a result of `mdops.load`")
         if energies:
-            model.require_energies("a simulation", takes_spins=takes_spins)
+            model.require_energies("a simulation", spins=spins)
         if model.model.outputs != models[0].model.outputs:
             names = [", ".join(output.name for output in m.model.outputs) for m in (models[0], model)]
             raise InputError(

@@ -197,7 +197,7 @@ class Server:
         )
         self.most = cast(tuple[int, int, int, int], tuple(map(max, self.most, own)))
         about = {
-            "elements": potential.type_map,
+            "elements": potential.type_map if spin is None else potential.type_map[: spin.ntypes],
             "cutoff": potential.cutoff,
             "shortest": potential.r_min or 0.0,
             "fparam": sizes["fparam"],
@@ -205,6 +205,7 @@ class Server:
             "needs_fparam": sizes["fparam"] > 0 and "fparam" not in potential.model.default_parameters,
             "passes_messages": domain.exchange_width > 0,
             **({} if spin is None else {"magnetic": list(spin.use_spin)}),
+            "virtual_scale": max(spin.virtual_scale) if spin is not None and spin.paired else 0.0,
         }
         self.send(MODEL, self.loaded, *own, text=json.dumps(about))
 

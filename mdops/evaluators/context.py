@@ -202,15 +202,15 @@ class EvaluationContext(SplinedModel, ABC):
         """Whether the answers are energies, forces and virials, and nothing else."""
         return self.model.outputs == (ENERGY,)
 
-    def require_energies(self, what: str, *, adds_charges: bool = False, takes_spins: bool = False) -> None:
+    def require_energies(self, what: str, *, adds_charges: bool = False, spins: str = "none") -> None:
         """Raises UnsupportedModelError, naming `what` needs energies, if there are none; if they depend on magnetic
-        moments, unless these are vectors and it `takes_spins`; or if charges are to be added, unless it
-        `adds_charges` like `Potential.evaluate`."""
+        moments, unless it takes such `spins` ("vectors", or "any" with virtual atoms); or if charges are to be added,
+        unless it `adds_charges` like `Potential.evaluate`."""
         if ENERGY not in self.model.outputs:
             names = ", ".join(output.name for output in self.model.outputs)
             raise UnsupportedModelError(f"{what} needs energies and forces, but this model answers {names}")
         spin = self.model.spin
-        if spin is not None and (spin.paired or not takes_spins):
+        if spin is not None and spins not in (["any"] if spin.paired else ["any", "vectors"]):
             how = " as virtual atoms" if spin.paired else ""
             raise UnsupportedModelError(
                 f"{what} does not support the magnetic moments{how} of this model: `Potential.compute` and the "

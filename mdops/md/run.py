@@ -77,7 +77,7 @@ def run(
     if not hasattr(atoms.calc, "models"):
         raise InputError("the atoms have no calculator MDOps: set atoms.calc = MDOps(model)")
     for potential in atoms.calc.models:
-        potential.require_energies("a simulation", takes_spins=True)
+        potential.require_energies("a simulation", spins="vectors")
     if engine is None:
         engine = not atoms.constraints
     simulation = _Simulation(atoms, physics, output, new_velocities, restraints)

@@ -20,7 +20,7 @@ module mdops
   end type
 
   type, bind(c) :: mdops_info
-    integer(c_size_t) :: struct_size = 120
+    integer(c_size_t) :: struct_size = 128
     real(c_double) :: cutoff = 0, shortest = 0
     integer(c_int32_t) :: ntypes = 0, fparam = 0, aparam = 0, needs_fparam = 0, precision = 0, threads = 0, &
                           gpu = -1
@@ -28,6 +28,7 @@ module mdops
     real(c_double) :: beta = 0
     integer(c_int32_t) :: lacks_charges = 0, in_python = 0, passes_messages = 0
     type(c_ptr) :: magnetic = c_null_ptr
+    real(c_double) :: virtual_scale = 0
   end type
 
   type, bind(c) :: mdops_exchange

@@ -142,6 +142,9 @@ typedef struct mdops_info {
   int32_t passes_messages; /* 1: of ghosts it needs mdops_neighbors.sources */
   /* (ntypes,): 1 for types whose atoms have magnetic moments, 0 for the others; null of models without. */
   const int32_t* magnetic;
+  /* A for a moment of one: the largest distance of a virtual atom, which some models have for each moment.
+   * Ghosts are then needed up to the cutoff plus twice this times the largest moment. 0: there are none. */
+  double virtual_scale;
 } mdops_info;
 
 /* Fills *info, but for its size. MDOPS_INVALID. */

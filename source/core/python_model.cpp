@@ -25,6 +25,7 @@ class PythonModel : public Model {
         is_double_(request.precision == "float64"),
         gpu_(request.gpu) {
     cutoff_ = about.at("cutoff").as_number(), shortest_ = about.at("shortest").as_number();
+    virtual_scale_ = about.at("virtual_scale").as_number();
     fparam_ = about.at("fparam").as_integer(), aparam_ = about.at("aparam").as_integer();
     takes(fparam_, aparam_, about.at("needs_fparam").as_bool());
     set_threads(request.threads);
@@ -60,6 +61,7 @@ class PythonModel : public Model {
     info.precision = is_double_ ? MDOPS_FLOAT64 : MDOPS_FLOAT32;
     info.threads = threads_, info.gpu = gpu_;
     info.in_python = 1, info.passes_messages = passes_messages_;
+    info.virtual_scale = virtual_scale_;
     return info;
   }
 
@@ -83,6 +85,7 @@ class PythonModel : public Model {
   const bool passes_messages_, is_double_;
   const int gpu_;
   int64_t fparam_ = 0, aparam_ = 0;
+  double virtual_scale_ = 0;
   int threads_ = 1;
   mdops_list found_;  // if the caller has none
 };

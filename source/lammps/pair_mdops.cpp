@@ -149,9 +149,15 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
       error->all(FLERR,
                  "pair_style mdops: fix nve/spin turns moments by the fields of LAMMPS' own spin/* pair styles "
                  "alone, and would leave out the model's: use fix nve, or min_style spin (lammps.md)");
+    cutoff_ = own_.info.cutoff + 2 * farthest_virtual_atom();
     // A GPU finds the neighbours itself, and LAMMPS need not, unless some pairs do not count.
-    const bool leaves_out = neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol;
-    takes_list_ = !on_gpu() || own_.in_python || leaves_out || neighbor->includegroup || force->pair != this;
+    const bool leaves_out = neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol ||
+                            neighbor->includegroup || force->pair != this;
+    if (own_.info.virtual_scale > 0 && leaves_out)
+      error->all(FLERR,
+                 "pair_style mdops: the model's moments are virtual atoms, and it finds the neighbours of these "
+                 "itself: neigh_modify exclude and include, and pair_style hybrid, would have no effect");
+    takes_list_ = !on_gpu() || own_.in_python || leaves_out;
     if (takes_list_) neighbor->add_request(this, kFullList);
     filled_ = false;
     line_.step = -1;  // another run
@@ -172,7 +178,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
         }
   }
 
-  double init_one(int, int) override { return own_.info.cutoff; }
+  double init_one(int, int) override { return cutoff_; }
 
   // LAMMPS' kspace asks for the cutoff of the charges' short-range energy. There is none: they are Gaussians.
   void* extract(const char* name, int& dimension) override {
@@ -417,6 +423,15 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     return forces_[m].data() + part * 3 * (static_cast<size_t>(atom->nlocal) + atom->nghost);
   }
 
+  // The largest distance of a virtual atom from its atom, A.
+  double farthest_virtual_atom() const {
+    double longest = 0;
+    for (int i = 0; own_.info.virtual_scale > 0 && i < atom->nlocal; ++i)
+      longest = std::max(longest, atom->sp[i][3]);
+    MPI_Allreduce(MPI_IN_PLACE, &longest, 1, MPI_DOUBLE, MPI_MAX, world);
+    return own_.info.virtual_scale * longest;
+  }
+
   // The moments, which LAMMPS has as directions and lengths.
   void read_spins() {
     const int all = atom->nlocal + atom->nghost;
@@ -480,9 +495,9 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     filled_ = false;
     if (passes_messages()) find_halo(all);
     const mdops_info& info = own_.info;
-    if (comm->get_comm_cutoff() < info.cutoff)
+    if (comm->get_comm_cutoff() < cutoff_)
       return "pair_style mdops: the communication cutoff is " + std::to_string(comm->get_comm_cutoff()) +
-             " A, and the model's cutoff " + std::to_string(info.cutoff) + " A";
+             " A, and the model's cutoff " + std::to_string(cutoff_) + " A";
     if (neighbor->exclude && !takes_list_)  // by a fix since init_style
       return "pair_style mdops: pairs are excluded from neighbour lists, and the GPU finds all neighbours: "
              "take "
@@ -682,6 +697,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   int all_ = 0, centers_ = 0;
   std::vector<Numbers> forces_;              // of each model, all parts; freed before it
   std::vector<double> spins_;                // of all atoms
+  double cutoff_ = 0;                        // A, how far neighbours and virtual atoms may be
   size_t used_ = 0;                          // of them, in this step
   std::vector<std::pair<int, int>> owners_;  // of atoms and ghosts, while the halo is found
   Halo halo_;

@@ -49,6 +49,7 @@ class Info(Sized):
         ("beta", F64),
         *fields("lacks_charges in_python passes_messages", I32),
         ("magnetic", ctypes.POINTER(I32)),
+        ("virtual_scale", F64),
     ]
 
 

@@ -129,7 +129,8 @@ def test_magnetic_forces(process, kind):
     places, their_types, owners = ghosts(cell, own["positions"], types, cutoff)
     every = np.concatenate([own["positions"], places])
     rows = rows_of(every, atoms, cutoff + 0.5)
-    near = List(np.concatenate([types, their_types]), atoms, rows, 2, sources=owners)
+    every_types = np.concatenate([types, their_types])
+    near = List(every_types, atoms, rows, found.info().ntypes, sources=owners)
     got = found.compute(every, near=near, spins=spins[[*range(atoms), *owners]], atom_virial=False)
     for name in ("forces", "magnetic_forces"):
         np.add.at(got[name], owners, got[name][atoms:])

@@ -29,7 +29,7 @@ STRUCTS = {"options": Options, "info": Info, "neighbors": Neighbors, "input": In
 # The last field of each, and those that have come after it here, which the earlier version has not.
 LAST = {
     "options": "charge_spin",
-    "info": "magnetic",
+    "info": "virtual_scale",
     "neighbors": "exchange",
     "input": "spins",
     "output": "magnetic_forces",

@@ -9,17 +9,15 @@ import torch
 from lammps_runs import BAR_PER_EV, ORTHOGONAL, ROOT, assert_near, crystal, script, thermo
 
 import mdops
-from mdops.io import read_model
 from mdops.models.registry import find
 from mdops.train import parse_config
 
-SECTION = {
-    "type": "dpa4",
-    "type_map": ["Ni", "O"],
-    "descriptor": {"type": "dpa4", "rcut": 4.5, "channels": 6, "n_radial": 5, "lmax": 2, "n_blocks": 2,
-                   "mixing_layers": 2, "precision": "float64"},
-    "fitting_net": {"neuron": [8, 8], "precision": "float64"},
-    "spin": {"scheme": "native", "use_spin": ["Ni"]},
+VIRTUAL = {"use_spin": [True, False], "virtual_scale": [0.314]}
+DESCRIPTORS = {
+    "dpa4": {"type": "dpa4", "rcut": 4.5, "channels": 6, "n_radial": 5, "lmax": 2, "n_blocks": 2, "mixing_layers": 2},
+    "se_e2_a": {"type": "se_e2_a", "sel": [40, 40], "rcut": 4.5, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 2},
+    "dpa3": {"type": "dpa3", "repflow": {"n_dim": 8, "e_dim": 4, "a_dim": 4, "nlayers": 2, "e_rcut": 4.0,
+             "e_rcut_smth": 2.0, "e_sel": 200, "a_rcut": 3.0, "a_rcut_smth": 2.0, "a_sel": 90, "axis_neuron": 2}},
 }  # fmt: skip
 HBAR = 4.135667403e-3 / (2 * math.pi)  # eV ps, LAMMPS' own
 
@@ -34,33 +32,38 @@ def has_package(run):
 DPA4C = ROOT / "tests/data/reference_spin/dpa4c/model.dp"
 
 
+def section(descriptor):
+    native = {"type": "dpa4", "spin": {"scheme": "native", "use_spin": ["Ni"]}}
+    return {
+        "type_map": ["Ni", "O"],
+        "descriptor": {**DESCRIPTORS[descriptor], "precision": "float64"},
+        "fitting_net": {"neuron": [8, 8], "precision": "float64"},
+        **(native if descriptor == "dpa4" else {"spin": VIRTUAL}),
+    }
+
+
 @pytest.fixture(scope="session")
-def dpa4(tmp_path_factory):
-    """A model with messages, whose rows of atoms and moments both come from other processes."""
-    config = parse_config(
-        {"model": SECTION, "training": {"training_data": {"systems": ["none"]}, "numb_steps": 1}}
-    )
-    made = find("model", config.model.KIND).random(config.model, 3, torch.float64)
-    random = np.random.default_rng(4)
-    for weights in made.parameters():  # a new model does not see moments
-        if not weights.any():
-            weights.data.copy_(torch.from_numpy(0.3 * random.normal(size=weights.shape)))
-    path = tmp_path_factory.mktemp("models") / "dpa4.dp"
-    mdops.Potential(made, overflow="extend").save(path)
-    assert mdops.load(path).reach == 3
-    return path
-
-
-@pytest.fixture
-def paths(dpa4):
-    return {"dpa4": dpa4, "dpa4c": DPA4C}
+def paths(tmp_path_factory):
+    """Models with and without messages, whose moments are vectors or virtual atoms."""
+    folder, found = tmp_path_factory.mktemp("models"), {"dpa4c": DPA4C}
+    training = {"training_data": {"systems": ["none"]}, "numb_steps": 1}
+    for descriptor in DESCRIPTORS:
+        model = parse_config({"model": section(descriptor), "training": training}).model
+        made = find("model", model.KIND).random(model, 3, torch.float64)
+        random = np.random.default_rng(4)
+        for weights in made.parameters():  # a new model with vectors does not see them
+            if descriptor == "dpa4" and not weights.any():
+                weights.data.copy_(torch.from_numpy(0.3 * random.normal(size=weights.shape)))
+        found[descriptor] = folder / f"{descriptor}.dp"
+        mdops.Potential(made, overflow="extend").save(found[descriptor])
+    return found
 
 
 def magnet(cell=ORTHOGONAL):
     """Atoms with moments of all lengths and directions."""
     atoms = crystal(cell, sizes=(3, 3, 4))
     spins = np.random.default_rng(2).normal(size=(len(atoms), 3))
-    spins[0] = 0
+    spins[np.flatnonzero(atoms.numbers == 2)[0]] = 0
     atoms.set_initial_magnetic_moments(spins)
     return atoms
 
@@ -80,7 +83,7 @@ def data(atoms):
 
 
 def text_for(path, words="precision float64", more="run 0", stresses=False):
-    names = " ".join(read_model(path).model["type_map"])
+    names = " ".join(mdops.load(path).type_map[:2])
     text = script(f"mdops {path} {words} overflow extend", coeff=names, more=more, stresses=stresses)
     text = text.replace("atom_style atomic", "atom_style spin\n    atom_modify map array")
     text = text.replace(
@@ -103,6 +106,7 @@ def answers(atoms, path, dtype="float64", **asked):
         *(("dpa4", "float64", ranks) for ranks in (1, 2, 4)),
         ("dpa4", "float32", 2),
         *(("dpa4c", "float64", ranks) for ranks in (1, 2)),
+        *((kind, "float64", ranks) for kind in ("se_e2_a", "dpa3") for ranks in (1, 2)),
     ],
 )
 def test_forces_and_fields_are_those_of_python(run, paths, kind, precision, ranks):
@@ -146,11 +150,12 @@ def test_a_minimiser_turns_the_moments(run):
     assert torque(found["force_mag"], after.get_initial_magnetic_moments()) < 0.2 * start
 
 
-def test_atoms_move_with_their_moments(run, dpa4):
+@pytest.mark.parametrize("kind", ["dpa4", "dpa3"])
+def test_atoms_move_with_their_moments(run, paths, kind):
     """Energy is conserved where the moments stay as they are."""
     (run.folder / "data.lmp").write_text(data(magnet()))
     more = "velocity all create 300 1\n    fix 1 all nve\n    timestep 0.0005\n    thermo 1\n    run 30"
-    done = run(text_for(dpa4, more=more), 2)
+    done = run(text_for(paths[kind], more=more), 2)
     totals = np.array([thermo(done, k)[[1, 9]] for k in range(31)])
     assert np.ptp(totals[:, 1]) < 0.02 * np.ptp(totals[:, 0])
 
@@ -187,6 +192,13 @@ def test_what_would_be_wrong_is_refused(run, old, new, told):
     (run.folder / "data.lmp").write_text(data(magnet()))
     text = text_for(DPA4C)
     assert told in run.fails(text.replace(old, new, 1))
+
+
+def test_virtual_atoms_find_their_own_neighbours(run, paths):
+    """So what changes LAMMPS' lists would have no effect."""
+    (run.folder / "data.lmp").write_text(data(magnet()))
+    text = text_for(paths["se_e2_a"]).replace("run 0", "neigh_modify exclude type 1 2\n    run 0")
+    assert "would have no effect" in run.fails(text)
 
 
 def test_atoms_need_moments(run):

@@ -129,7 +129,7 @@ class Simulation(ABC, Generic[G, F]):
         frames = self._frames(structures)
         several = isinstance(potential, Sequence) and not isinstance(potential, str)
         self.potentials: list[Potential] = list(potential) if several else [potential]  # type: ignore[arg-type,list-item]
-        check_models(self.potentials, takes_spins=True)
+        check_models(self.potentials, spins="vectors")
         self.potential = self.potentials[0]
         if self._moves_cells(physics):
             warn_untrained_virials(self.potentials)
