@@ -189,7 +189,7 @@ class EvaluationContext(SplinedModel, ABC):
         found = {}
         for output in self.model.outputs:
             if output.extensive or output.intensive:
-                of_atoms = answers[f"atom_{output.name}"]
+                of_atoms = answers[output.atom_name]
                 found[output.name] = sum_systems(of_atoms, system.batch, system.count)
             if output.intensive:
                 atoms = torch.bincount(system.batch[system.types >= 0].long(), minlength=system.count)
@@ -207,7 +207,11 @@ class EvaluationContext(SplinedModel, ABC):
         moments, too; or if charges are to be added, unless it `adds_charges` like `Potential.evaluate`."""
         if ENERGY not in self.model.outputs:
             names = ", ".join(output.name for output in self.model.outputs)
-            raise UnsupportedModelError(f"{what} needs energies and forces, but this model answers {names}")
+            direct = any(output.atom_name == "forces" for output in self.model.outputs)
+            raise UnsupportedModelError(
+                f"{what} needs energies and forces, but this model answers {names}"
+                f"{', and these forces are not the derivatives of its energies' if direct else ''}"
+            )
         if self.model.spin is not None:
             raise UnsupportedModelError(
                 f"{what} does not support the magnetic moments of this model: `Potential.compute` and the "
