@@ -312,6 +312,12 @@ def test_a_training_goes_on_with_energies(way, trained, tmp_path):
     assert set(found) == {"energy", "atom_energy", "forces", "virial"}
 
 
+def test_an_input_of_data_alone_goes_on_with_energies(trained, tmp_path):
+    tree = {"training": training()["training"]}
+    trainer = Trainer(parse_config(tree), tmp_path, finetune=trained, use_pretrain_script=True)
+    assert trainer.potential.model.heads is None and trainer.potential.answers_energies
+
+
 @pytest.mark.parametrize("way", ["finetune", "init_model"])
 def test_a_training_with_noise_begins_with_any_model(way, trained, tmp_path):
     wanted = read_model(trained).model["dens_fitting"]

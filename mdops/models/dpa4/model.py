@@ -230,8 +230,9 @@ class DPA4Model(DescriptorFitting):
         return made
 
     def follow(self, options: Any, seed: int) -> None:
-        self.options = dataclasses.replace(self.options, active_mode=options.active_mode)
-        if not options.denoises:
+        mode = getattr(options, "active_mode", None)  # inputs of other kinds take models of files as they are
+        self.options = dataclasses.replace(self.options, active_mode=mode)
+        if not self.options.denoises:
             self.heads, self.outputs = None, self.fitting.outputs
         elif self.heads is not None:
             self.heads.turned = False
