@@ -129,7 +129,7 @@ class MDOps(Calculator):
         self._outputs = self.models[0].model.outputs
         if not self.models[0].answers_energies:
             self.implemented_properties = [
-                name for output in self._outputs for name in (output.name, f"atom_{output.name}")
+                name for output in self._outputs for name in (output.name, output.atom_name)
             ]
         if any(m.modifier is not None for m in self.models):
             self.implemented_properties = [name for name in self.implemented_properties if name != "stresses"]
@@ -366,9 +366,9 @@ def _other_results(answers: Sequence[dict[str, np.ndarray]], outputs: Sequence[O
     mean = {name: np.mean([a[name] for a in answers], axis=0) for name in answers[0]}
     results: dict[str, Any] = {}
     for output in outputs:
-        of_atoms = f"atom_{output.name}"
+        of_atoms = output.atom_name
         results[of_atoms] = mean[of_atoms]
-        if output.name in mean:
+        if output.extensive or output.intensive:
             results[output.name] = mean[output.name][0]
             if len(answers) > 1:
                 results[f"{output.name}_std"] = np.std([a[output.name][0] for a in answers], axis=0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -56,6 +56,20 @@ class Exchange(Protocol):
     def __call__(self, nodes: torch.Tensor) -> torch.Tensor: ...
 
 
+class Noise(NamedTuple):
+    """What moved atoms of a training.
+
+    Attributes:
+        moved: (N,) bool, the atoms.
+        displacements: (N, 3) float64, A; 0 for others.
+        forces: (N, 3) float64, eV/A, those before.
+    """
+
+    moved: torch.Tensor
+    displacements: torch.Tensor
+    forces: torch.Tensor
+
+
 @dataclass
 class System:
     """N atoms of S systems (docs/reference/ops.md, Conventions).
@@ -74,6 +88,7 @@ class System:
             None: the models' default.
         paired: whether a virtual atom follows each atom (mdops/models/spin.py).
         spins: (N, 3) float64, magnetic moments, for models that take them as vectors.
+        noise: what moved atoms, for models that are trained to find it.
     """
 
     positions: torch.Tensor
@@ -87,6 +102,7 @@ class System:
     paired: bool = False
     charge_spin: torch.Tensor | None = None
     spins: torch.Tensor | None = None
+    noise: Noise | None = None
 
     def atoms_of_types(self, ntypes: int) -> tuple[torch.Tensor, ...]:
         """For each type, the indices (int64) of its atoms."""

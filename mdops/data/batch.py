@@ -90,7 +90,13 @@ class Batch:
 
 def rows(name: str, batch: Batch) -> torch.Tensor:
     """(S,), (N,) or (P,) bool: the frames, atoms or pairs that have errors of the label; of answers of atoms, those
-    that have an answer."""
+    that have an answer, and that no noise moved."""
+    found, noise = labelled_rows(name, batch), batch.system.noise
+    return found if noise is None or not batch.known[name].of_atom else found & ~noise.moved
+
+
+def labelled_rows(name: str, batch: Batch) -> torch.Tensor:
+    """The same, also of atoms that noise moved."""
     labelled, label = batch.present[name], batch.known[name]
     if label.of_pairs:
         return labelled.repeat_interleave(batch.sizes**2)

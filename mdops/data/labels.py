@@ -161,6 +161,9 @@ def labels_of(outputs: Sequence[Output], has_spin: bool = False) -> Labels:
     """What models of these outputs can be trained on."""
     if tuple(outputs) == (ENERGY,):
         return SPIN_LABELS if has_spin else LABELS
+    if all(output.name in LABELS and LABELS[output.name].shape == output.shape for output in outputs):
+        known = [name for output in outputs for name in (output.name, output.atom_name)]
+        return {name: label for name, label in LABELS.items() if name in known}
     return {label.name: label for output in outputs for label in _of_output(output)}
 
 

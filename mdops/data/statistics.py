@@ -123,7 +123,7 @@ def output_statistics(
             free = np.where(known, 0, counts)
             bias[~known] = np.linalg.lstsq(free, rest, rcond=rcond)[0][~known]
             std[:] = np.std(rest - free @ np.where(known[:, None], 0, bias), axis=0)
-    atoms = f"atom_{output.name}"
+    atoms = output.atom_name
     if data.has(atoms):
         with_atoms = np.zeros(len(data), dtype=bool)
         with_atoms[frames] = data.present[atoms][frames]

@@ -77,7 +77,7 @@ class Autograd(Evaluator):
             )
             if self._derived is None or not forces:
                 return answers, report
-            values, shape = answers[f"atom_{self._derived.name}"], self._derived.shape
+            values, shape = answers[self._derived.atom_name], self._derived.shape
             components = values.flatten(1).unbind(1) if shape else (values,)
             sums = [_weighted_sum(one, step.weight) for one in components]
             leaves = near.displacements if spins is None else (near.displacements, spins)
@@ -131,7 +131,7 @@ class Autograd(Evaluator):
         if the answers are for all atoms, with forces and virials."""
         answers = self._model(near, step.fparam, step.aparam)
         assert self._derived is not None
-        energy = _weighted_sum(answers[f"atom_{self._derived.name}"], step.weight)
+        energy = _weighted_sum(answers[self._derived.atom_name], step.weight)
         (gradient,) = torch.autograd.grad(energy, near.displacements, materialize_grads=True)
         return {name: value.detach() for name, value in answers.items()}, gradient
 

@@ -189,7 +189,7 @@ class EvaluationContext(SplinedModel, ABC):
         found = {}
         for output in self.model.outputs:
             if output.extensive or output.intensive:
-                of_atoms = answers[f"atom_{output.name}"]
+                of_atoms = answers[output.atom_name]
                 found[output.name] = sum_systems(of_atoms, system.batch, system.count)
             if output.intensive:
                 atoms = torch.bincount(system.batch[system.types >= 0].long(), minlength=system.count)
@@ -207,8 +207,8 @@ class EvaluationContext(SplinedModel, ABC):
         moments, unless it takes such `spins` ("vectors", or "any" with virtual atoms); or if charges are to be added,
         unless it `adds_charges` like `Potential.evaluate`."""
         if ENERGY not in self.model.outputs:
-            names = ", ".join(output.name for output in self.model.outputs)
-            raise UnsupportedModelError(f"{what} needs energies and forces, but this model answers {names}")
+            has = ", ".join(output.name for output in self.model.outputs)
+            raise UnsupportedModelError(f"{what} needs energies and conservative forces, not {has}")
         spin = self.model.spin
         if spin is not None and spins not in (["any"] if spin.paired else ["any", "vectors"]):
             how = " as virtual atoms" if spin.paired else ""

@@ -223,6 +223,7 @@ class FusedSums(Splines):
 class RadialSplineSteps(Autograd):
     """In simulations, for descriptors whose edges have features that depend on their lengths."""
 
+    energies_alone = True
     name = "radial splines"
     summary = "splines of the lengths of edges for each pair of types, then PyTorch"
     made_for = "models of one descriptor with radial nets of edges"

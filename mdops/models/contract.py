@@ -49,6 +49,7 @@ class Output(NamedTuple):
             (N, *shape, 3) and `virial` (S, *shape, 3, 3), where of an output with components the force's comes first.
         intensive: whether the atoms' mean is a property of the system; then `<name>` is that, (S, *shape).
         by_type: whether each type has an average of its own in the data.
+        of_atoms: the name of the atoms' results, if it is not `atom_<name>`.
     """
 
     name: str
@@ -58,6 +59,12 @@ class Output(NamedTuple):
     differentiated: bool = False
     intensive: bool = False
     by_type: bool = True
+    of_atoms: str = ""
+
+    @property
+    def atom_name(self) -> str:
+        """The name of the atoms' results."""
+        return self.of_atoms or f"atom_{self.name}"
 
 
 ENERGY = Output("energy", (), "eV", differentiated=True)
@@ -816,6 +823,9 @@ class AtomicModel(ModelComponent, ABC):
     def set_parameter_statistics(self, found: Mapping[str, tuple[np.ndarray, np.ndarray] | None]) -> None:
         """Takes averages and inverse deviations of the data's "fparam" and "aparam", where the model has them."""
 
+    def follow(self, options: Any, seed: int) -> None:
+        """Gets the heads that a training with these options of an input trains, if it was trained with others."""
+
     def atoms_at_once(self, near: Neighborhood) -> int | None:
         """See `Descriptor.atoms_at_once`."""
         return None
@@ -857,7 +867,7 @@ class AtomicModel(ModelComponent, ABC):
             if output is self.outputs[0]:
                 value = self.with_statistics(value, kind)
             mask = left_out.view(-1, *(1 for _ in output.shape))
-            result[f"atom_{output.name}"] = value.masked_fill(mask, 0.0)
+            result[output.atom_name] = value.masked_fill(mask, 0.0)
         return result
 
     def with_statistics(self, value: torch.Tensor, kinds: torch.Tensor) -> torch.Tensor:

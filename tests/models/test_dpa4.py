@@ -1,6 +1,5 @@
 """DPA-4 (SeZM), against DeePMD-kit and in use."""
 
-import copy
 import math
 import threading
 
@@ -14,8 +13,7 @@ from reference_cases import on_device, references, relative_error
 from small_systems import EMT
 
 import mdops
-from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
-from mdops.io import read_model
+from mdops.errors import ConfigError, InputError, ModelFileError
 from mdops.io.torch.adapters import with_adapters
 from mdops.io.torch.descriptors import descriptor_tree
 from mdops.io.torch.state import State
@@ -373,12 +371,6 @@ def test_models_that_are_refused(model, message):
 def test_files_whose_parts_do_not_fit(place, value, message):
     with pytest.raises(ModelFileError, match=message):
         model_of_tree(upgrade(kinds.with_value("dpa4_base", place, value)))
-
-
-def test_a_model_that_denoises_is_refused():
-    tree = copy.deepcopy(read_model(kinds.KINDS / "dpa4_base" / "model.dp").model)
-    with pytest.raises(UnsupportedModelError, match="denoise"):
-        model_of_tree({**tree, "active_mode": "dens"})
 
 
 def layered(channels, degree):

@@ -221,7 +221,7 @@ def test_models_of_different_outputs_are_refused_together():
 def test_what_needs_energies_says_so(use):
     model = load(OUTPUTS / "dipole.dp", dtype="float64", spline=False)
     with pytest.raises(
-        UnsupportedModelError, match="needs energies and forces, but this model answers dipole"
+        UnsupportedModelError, match="needs energies and conservative forces, not dipole"
     ):
         use(model, atoms_of("dipole")[0])
 
@@ -232,13 +232,13 @@ def test_mdops_md_says_that_there_are_no_energies(tmp_path, capsys):
     files = ["--trajectory", str(tmp_path / "md.xyz"), "--log", str(tmp_path / "md.log")]
     path = str(OUTPUTS / "dipole.dp")
     assert main(["md", str(tmp_path / "atoms.xyz"), "--steps", "1", *files, "-m", path]) == 2
-    assert "a simulation needs energies and forces" in capsys.readouterr().err
+    assert "a simulation needs energies and conservative forces" in capsys.readouterr().err
     assert not (tmp_path / "md.xyz").exists()
 
 
 def test_benchmarks_say_that_there_are_no_energies(capsys):
     assert main(["bench", str(OUTPUTS / "dos.dp")]) == 2
-    assert "needs energies and forces, but this model answers dos" in capsys.readouterr().err
+    assert "needs energies and conservative forces, not dos" in capsys.readouterr().err
 
 
 def test_data_without_labels_of_the_output_is_refused(capsys):
@@ -271,7 +271,7 @@ def test_info_and_convert(tmp_path, capsys):
     hybrid = OUTPUTS.with_name("reference_kinds") / "dpa1_hybrid" / "model.dp"
     assert main(["info", str(hybrid)]) == 0 and "part 1, descriptor dpa1" in capsys.readouterr().out
     assert main(["convert", str(OUTPUTS / "property.pt"), str(tmp_path / "model.safetensors")]) == 0
-    assert "needs energies and forces" in capsys.readouterr().out
+    assert "needs energies and conservative forces" in capsys.readouterr().out
     check(
         load(tmp_path / "model.safetensors", dtype="float64", spline=False, overflow="truncate"),
         *frames_of("property"),

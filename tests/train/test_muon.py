@@ -1,5 +1,6 @@
 """HybridMuon, against DeePMD-kit's own steps."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -133,3 +134,24 @@ def test_a_step_in_a_cuda_graph_is_that_without():
     assert all(torch.equal(kept[key], p) for key, p in graphed.items())  # a capture runs nothing
     graph.replay()
     assert all(torch.equal(eager[key], p) for key, p in graphed.items())
+
+
+def test_a_state_in_float32_stays_so_beside_weights_in_float64():
+    weights = [torch.nn.Parameter(torch.eye(3, dtype=torch.float64)) for _ in range(2)]
+    optimizers = [HybridMuon([p], 1e-2) for p in weights]
+
+    def step(k):
+        weights[k].grad = torch.arange(9, dtype=torch.float64).view(3, 3)
+        optimizers[k].step()
+
+    step(0)
+    with torch.no_grad():
+        weights[1].copy_(weights[0])
+    restore_optimizer(optimizers[1], copy.deepcopy(optimizers[0].state_dict()))
+    step(0), step(1)
+    assert torch.equal(weights[0], weights[1])
+    dtypes = [
+        {name: value.dtype for name, value in o.state[p].items()}
+        for o, p in zip(optimizers, weights, strict=True)
+    ]
+    assert dtypes[0] == dtypes[1] and torch.float32 in dtypes[0].values()

@@ -14,6 +14,7 @@ from mdops.io.torch.descriptors import descriptor_tree, is_mixed
 from mdops.io.torch.fittings import fitting_tree
 from mdops.io.torch.state import State, Tree, options_of
 from mdops.io.tree import mapping, model_head
+from mdops.models.dpa4.denoising import RMS
 from mdops.models.dpa4.model import DPA4ModelOptions
 from mdops.models.dpa4.options import automatic_width
 from mdops.models.spin import is_native, spin_of_types
@@ -177,13 +178,20 @@ def _dpa4(params: Tree, state: State, type_map: list[str]) -> Tree:
     inputs += 0 if fitting.get("use_aparam_as_mask") else fitting.get("numb_aparam", 0)
     inputs += 0 if fitting.get("case_film_embd") else fitting.get("dim_case_embd", 0)
     fitting["neuron"] = [width or automatic_width(inputs, 8 / 3) for width in fitting.get("neuron", [0])]
-    return {
+    found = {
         **_model("SeZM", 1, state, type_map),
         **bridging,
         "pair_exclude_types": tree["exclude_types"],
         "descriptor": tree,
         "fitting": fitting_tree(fitting, state.below("fitting_net"), type_map, mixed=True),
     }
+    heads = state.below("dens_fitting_net")
+    if not heads.tensors:
+        return found
+    # As in DeePMD-kit, these heads answer where there are some.
+    own = {"@variables": {name: heads.required(name) for name in heads.tensors}}
+    found["@variables"][RMS] = state.array(RMS)
+    return {**found, "active_mode": "dens", "dens_fitting": own}
 
 
 _BUILDERS: dict[str, Callable[[Tree, State, list[str]], Tree]] = {

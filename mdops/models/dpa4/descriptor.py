@@ -424,6 +424,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
             added = self.spin_embedding.coefficients(graph.moments)[:, :, None] * own[:, None]
             others = torch.cat([others[:, :3] + added, others[:, 3:]], 1)
         x = torch.cat([first[:, None], others], 1)
+        x = x if graph.added is None else x + graph.added
         mixes = o.full_attn_res != "none" or o.block_attn_res != "none"
         nodes = torch.stack([x, x] if mixes else [x], 1).flatten(1)
         return (nodes if graph.sent is None else torch.cat([nodes, graph.sent], 1)), None
@@ -450,14 +451,33 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         return torch.cat(found, 1)
 
     def finish(self, nodes: torch.Tensor, local: None, graph: Edges) -> Features:
+        return Features(self._values(self._coefficients(nodes), graph))
+
+    def with_coefficients(
+        self, near: Neighborhood, added: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The features (N, C) of each atom, and its coefficients (N, D, C) after the last block, with something added
+        to the first ones."""
+        graph = self.graph(near)._replace(added=added)
+        nodes, local = self.start(graph)
+        for layer in self.layers:
+            nodes, local = layer(nodes, local, graph)
+        x = self._coefficients(nodes)
+        return self._values(x, graph), x
+
+    def _coefficients(self, nodes: torch.Tensor) -> torch.Tensor:
+        """(N, D, C), after the last block."""
         o = self.options
         rows = o.rows_of(nodes, (o.last_node_degree + 1) ** 2)
         x, before = rows[:, -1], list(rows[:, :-1].unbind(1))
         mix = self.final_full_attn_res or self.final_block_attn_res
         if mix is not None:
             x = mix(before, x, scalars)
-        x = (x if o.so3_readout != "none" else x[:, :1])[:, :, None]
-        return Features(graph.of_atoms(self._read, x))
+        return x
+
+    def _values(self, x: torch.Tensor, graph: Edges) -> torch.Tensor:
+        x = x if self.options.so3_readout != "none" else x[:, :1]
+        return graph.of_atoms(self._read, x[:, :, None])
 
     def _read(self, x: torch.Tensor) -> torch.Tensor:
         """(N, C), from rows (N, D, 1, C)."""

@@ -37,6 +37,7 @@ class Edges(NamedTuple):
         harmonics: (E, (L + 1)^2), of the edge's direction.
         degree: (N, 1), 1 / sqrt(sum of the atom's squared envelopes + a floor).
         moments: (N, 3), magnetic moments, 0 for types without; None: there are none.
+        added: (N, D, C), what is added to the first coefficients; None: nothing.
         sent: (N, 1), a factor of an atom's messages: 0 where another atom is too near; None: 1.
         splines, kinds: they replace `basis`, `radial`, `of_edge` and `scalars`, which have no columns then; and the
             table of each edge. None: there are none.
@@ -71,6 +72,7 @@ class Edges(NamedTuple):
     runs: "tuple[Edges, ...]" = ()
     rooms: tuple[Room, Room] = (Room(0), Room(0))
     is_run: bool = False
+    added: torch.Tensor | None = None
 
     def by_splines(self, name: str) -> torch.Tensor | None:
         """(E, functions) of that name; None without splines."""

@@ -1,5 +1,7 @@
 """The atomic model dpa4: the descriptor dpa4, a fitting, and a nuclear repulsion of near atoms."""
 
+import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,13 +11,15 @@ import numpy as np
 import torch
 from ase.data import atomic_numbers
 
-from mdops.errors import ConfigError, UnsupportedModelError
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import registry, schema
 from mdops.models.absent import nearest
-from mdops.models.contract import Features, Tree
+from mdops.models.contract import Features, Output, Tree
+from mdops.models.dpa4 import denoising
 from mdops.models.dpa4.adapted import set_adapted
+from mdops.models.dpa4.denoising import DenoisingHeads
 from mdops.models.dpa4.descriptor import DPA4
-from mdops.models.dpa4.fitting import DPA4FittingOptions
+from mdops.models.dpa4.fitting import DPA4Fitting, DPA4FittingOptions
 from mdops.models.dpa4.options import DPA4Options, automatic_width
 from mdops.models.keys import AdapterOptions
 from mdops.models.neighborhood import COINCIDENT, Neighborhood, NeighborSpec
@@ -34,7 +38,10 @@ _COULOMB, _BOHR = 14.3996, 0.5291772109  # eV A and A, as DeePMD-kit has them
 _SCREENING, _POWER = 0.88534, 0.23
 _NONE = "none"
 _SAME = 1 + 1e-6  # squared distances up to this ratio are the same, in another order of operations
-_OF_DENOISING = "dens_force_rmsd"  # what DeePMD-kit keeps for another loss
+_TURNED = (
+    "DeePMD-kit 3.2 trained this model (loss dens) with heads whose axes are not those of the atoms, so that its "
+    "forces do not turn with the atoms. They are computed as there; a training goes on with the atoms' axes"
+)
 
 
 @dataclass(kw_only=True)
@@ -70,6 +77,14 @@ class DPA4ModelOptions(PartsOptions):
         absent=None,
     )
     lora: AdapterOptions | None = section(AdapterOptions, optional=True)
+    active_mode: str | None = key(
+        None, "the loss that it is trained with", choices=("ener", "dens"), where="file", of="training"
+    )
+
+    @property
+    def denoises(self) -> bool:
+        """Whether its answers are those of the heads that the loss `dens` trains."""
+        return self.active_mode == "dens"
 
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
@@ -143,16 +158,32 @@ class DPA4ModelOptions(PartsOptions):
                 raise ConfigError(f"{place}.spin: energies alone have it: expected null")
         if self.lora is not None and place != "model":
             raise ConfigError(f"{place}.lora: a part of a model has no adapters: leave the section out")
+        if self.denoises:
+            self._check_denoising(place)
         unknown = [name for name in elements if atomic_numbers.get(name, 0) < 1]
         if self.bridges and unknown:
             raise ConfigError(
                 f"{place}.type_map: {unknown[0]} is not an element, which bridging_method needs"
             )
 
+    def _check_denoising(self, place: str) -> None:
+        o, fitting = self.descriptor, self.fitting_net
+        for holds, name, wanted in (
+            (not self.bridges, "bridging_method", "'none'"),
+            (self.spin is None, "spin", "null"),
+            (fitting.KIND == DPA4FittingOptions.KIND, "fitting_net.type", repr(DPA4FittingOptions.NAMES[0])),
+            (not getattr(fitting, "dim_case_embd", 0), "fitting_net.dim_case_embd", "0"),
+            (o.first_node_degree > 0 < o.last_node_degree, "descriptor.lmax", "degrees of 1 or more"),
+        ):
+            if not holds:
+                raise ConfigError(f"{place}.{name}: with the loss dens, expected {wanted}")
+
 
 @register
 class DPA4Model(DescriptorFitting):
     """e_i = fitting(descriptor) + bias of i's type + half the repulsion of its neighbours, if there is one.
+
+    A model that the loss `dens` trains answers by `denoising`: energies e_i = std head(descriptor) + bias, and forces.
 
     The repulsion is Z_i Z_j k/r sum_n c_n exp(-d_n r/a), a = 0.88534 a_0 / (Z_i^0.23 + Z_j^0.23), of the true distance.
     """
@@ -164,11 +195,11 @@ class DPA4Model(DescriptorFitting):
             "descriptor": schema.part,
             "fitting": schema.part,
             "lora": (schema.optional(schema.node), None),
-            "dens_fitting": (schema.anything, None),
-            "active_mode": (schema.optional(schema.text), None),
+            "dens_fitting": (schema.optional(schema.node), None),
         },
         schema.MODEL_ARRAYS,
     )
+    NODES: ClassVar[dict[str, schema.Node]] = {denoising.CLASS: denoising.NODE}
 
     FILED: ClassVar[tuple[str, ...]] = ("SeZMProperty", "sezm_native_spin", "sezm_spin")
 
@@ -181,6 +212,11 @@ class DPA4Model(DescriptorFitting):
         self.register_buffer("charges", torch.tensor(numbers, dtype=torch.float64), persistent=False)
         self._has_virtual_atoms = self.spin is not None and self.spin.paired
         self.descriptor.has_virtual_atoms = self._has_virtual_atoms
+        self.heads: DenoisingHeads | None = None
+
+    @classmethod
+    def outputs_of(cls, options: Any) -> tuple[Output, ...]:
+        return denoising.OUTPUTS if options.denoises else super().outputs_of(options)
 
     @property
     def kind(self) -> str:
@@ -193,6 +229,9 @@ class DPA4Model(DescriptorFitting):
     def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
+        if self.heads is not None:
+            spec = self.descriptor.spec
+            return self.heads(self.descriptor, near.select(spec.sel, mixed=spec.mixed), fparam, aparam)
         found = super().atomic_outputs(near, fparam, aparam)
         if self.options.bridges:
             found["energy"] = found["energy"] + self.repulsion(self._paired(near))
@@ -231,6 +270,45 @@ class DPA4Model(DescriptorFitting):
         present = (near.types_in_cutoff < near.ntypes) & (near.squared > COINCIDENT**2)
         return near.kept(present & (apart.square().sum(-1) <= most))
 
+    def finish(
+        self, responses: dict[str, torch.Tensor], types: torch.Tensor, kind: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        """As in `AtomicModel`; where `DenoisingHeads` give it, also `noise` (N, 3), in units of its deviation."""
+        found = super().finish(responses, types, kind)
+        if "noise" in responses:
+            known = self.has_energy[types.long().clamp(min=0)] & (types >= 0)
+            found["noise"] = responses["noise"] * known[:, None]
+        return found
+
+    def with_statistics(self, value: torch.Tensor, kinds: torch.Tensor) -> torch.Tensor:
+        if self.heads is not None:
+            value = value * self.out_std[kinds]
+        return super().with_statistics(value, kinds)
+
+    def set_trained(self) -> None:
+        super().set_trained()
+        if self.heads is not None:
+            self.fitting.requires_grad_(False)  # no loss reads it
+            self.heads.set_trained()
+
+    @classmethod
+    def random(cls, options: Any, seed: int, dtype: torch.dtype) -> Any:
+        made = super().random(options, seed, dtype)
+        made.follow(options, seed)
+        return made
+
+    def follow(self, options: Any, seed: int) -> None:
+        mode = getattr(options, "active_mode", None)  # inputs of other kinds take models of files as they are
+        self.options = dataclasses.replace(self.options, active_mode=mode)
+        if not self.options.denoises:
+            self.heads, self.outputs = None, self.fitting.outputs
+        elif self.heads is not None:
+            self.heads.turned = False
+        else:
+            self.options.check("model", self.type_map)
+            self.heads = DenoisingHeads.random(self.descriptor, self.fitting, self.type_map, seed)
+            self.outputs = denoising.OUTPUTS
+
     def repulsion(self, near: Neighborhood) -> torch.Tensor:
         """(N,), eV, float64: half of the repulsion of an atom and its neighbours."""
         silent = torch.nn.functional.pad(~self.has_energy, (0, 1), value=True)
@@ -254,13 +332,20 @@ class DPA4Model(DescriptorFitting):
     def tree_of_file(cls, tree: Tree) -> Tree:
         """DeePMD-kit's node holds the atomic model in an inner node."""
         inner = tree.get("atomic_model")
-        if not isinstance(inner, dict):
-            return tree
-        outer = {name: value for name, value in tree.items() if name != "atomic_model"}
-        variables = {name: value for name, value in inner["@variables"].items() if name != _OF_DENOISING}
-        if outer.pop("real_sel", None) is None and outer.get("spin") is not None:
-            outer["spin"] = native_section(outer["spin"])
-        return {**inner, **outer, "type": cls.Options.KIND, "@variables": variables}
+        if isinstance(inner, dict):
+            outer = {name: value for name, value in tree.items() if name != "atomic_model"}
+            if outer.pop("real_sel", None) is None and outer.get("spin") is not None:
+                outer["spin"] = native_section(outer["spin"])
+            tree = {**inner, **outer, "type": cls.Options.KIND}
+        variables = dict(tree["@variables"])
+        force_rms, heads = variables.pop(denoising.RMS, None), tree.get("dens_fitting")
+        if tree.get("active_mode") != "dens":
+            heads = None
+        elif not isinstance(heads, dict) or tree["fitting"].get("type") != DPA4FittingOptions.KIND:
+            raise ModelFileError("the model was trained with the loss dens, and lacks its heads or energies")
+        elif heads.get("@class") != denoising.CLASS:
+            heads = denoising.tree_of_heads(heads, tree["fitting"], force_rms)
+        return {**tree, "dens_fitting": heads, "@variables": variables}
 
     @classmethod
     def file_of_tree(cls, tree: Tree) -> Tree:
@@ -268,7 +353,8 @@ class DPA4Model(DescriptorFitting):
         head = ("@class", "@version", "type")
         inner = {name: value for name, value in tree.items() if name not in (*outside, *head)}
         inner |= {"@class": "Model", "@version": 3, "type": "sezm_atomic"}
-        inner["@variables"] = {**tree["@variables"], _OF_DENOISING: np.ones(())}
+        inner["active_mode"] = tree["active_mode"] or "ener"
+        inner["@variables"] = {**tree["@variables"], denoising.RMS: np.ones(())}
         outer = {name: tree[name] for name in (*head, *outside) if name in tree}
         if tree["fitting"]["type"] == "property":
             outer["type"] = cls.FILED[0]
@@ -287,16 +373,39 @@ class DPA4Model(DescriptorFitting):
 
     @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> Any:
-        if tree.get("active_mode") == "dens":
-            raise UnsupportedModelError(
-                "a dpa4 model that was trained to denoise (the loss `dens`) has no energies: train it on with the loss "
-                "`ener`"
-            )
-        return super().from_tree(tree, dtype)
+        made = super().from_tree(tree, dtype)
+        if made.options.denoises:
+            try:
+                made.options.check("model", made.type_map)
+            except ConfigError as error:
+                raise UnsupportedModelError(str(error)) from None
+            heads = tree["dens_fitting"]
+            if heads["turned"]:
+                warnings.warn(_TURNED, stacklevel=2)
+            made.heads = DenoisingHeads.from_tree(heads, made.descriptor, made.type_map, dtype)
+            made.outputs = denoising.OUTPUTS
+        return made
 
     def to_tree(self) -> Tree:
-        tree = super().to_tree()
-        return {**tree, "@version": 1, "lora": None, "dens_fitting": None, "active_mode": "ener"}
+        heads = None if self.heads is None else self.heads.to_tree()
+        return {**super().to_tree(), "@version": 1, "lora": None, "dens_fitting": heads}
+
+    @classmethod
+    def check_tree(cls, tree: Tree, place: str) -> None:
+        super().check_tree(tree, place)
+        if tree["dens_fitting"] is not None:
+            width = DPA4.width_of_tree(tree["descriptor"])
+            energy = tree["dens_fitting"]["energy"]
+            DPA4Fitting.check_tree(energy, tree["type_map"], width, f"{place}.dens_fitting.energy")
+
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        found = super().tree_of_types(tree, types, type_map)
+        heads = tree["dens_fitting"]
+        if heads is None:
+            return found
+        energy = DPA4Fitting.tree_of_types(heads["energy"], types, type_map)
+        return {**found, "dens_fitting": {**heads, "energy": energy}}
 
     @classmethod
     def definition_of_tree(cls, tree: Tree) -> Tree:

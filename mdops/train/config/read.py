@@ -47,6 +47,7 @@ def parse_config(tree: Mapping[str, Any]) -> Config:
     if isinstance(whole.get("model"), Mapping):
         whole = {**whole, "model": with_virtual_types(whole["model"])}
     config = parse(Config, whole)
+    loss.LOSSES[config.loss.KIND].choose(config.model)
     check(config)
     if config.training.gradient_max_norm == 0:
         config.training.gradient_max_norm = None  # 0 switches it off in DeePMD-kit

@@ -5,13 +5,14 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mdops.data.batch import Batch
 from mdops.data.dataset import NothingLeftOutError
 from mdops.data.labels import labels_of
 from mdops.errors import ConfigError
@@ -35,10 +36,11 @@ from mdops.train.loop.update import predict, train_step
 from mdops.train.loss import Loss
 from mdops.train.loss.base import squared_errors
 from mdops.train.model.initial import Pretrained, model_state, new_potential, restored
-from mdops.train.model.statistics import NeighborCounts, overflow_rule
+from mdops.train.model.statistics import NeighborCounts, overflow_rule, statistics_frames
 from mdops.train.report.learning_curve import LearningCurve, Report
 from mdops.train.report.tensorboard import ScalarLog
 
+_NOISE = 9  # a stream of random numbers
 InPlace = Callable[[bool], AbstractContextManager[None]]
 
 
@@ -128,8 +130,12 @@ class Branch:
 
         def make() -> dict[str, Any]:
             if pretrained is None:
-                return model_state(new_potential(self.config, data, lists, self._seed))
-            return model_state(pretrained.adapted(self.config, data, lists))
+                found = new_potential(self.config, data, lists, self._seed)
+            else:
+                found = pretrained.adapted(self.config, data, lists)
+            frames = statistics_frames(self.config, self.frames.data)
+            self.loss.give_statistics(found.model, self.frames.data, frames)
+            return model_state(found)
 
         return restored(self._processes.from_first(make), self.config)
 
@@ -210,7 +216,7 @@ class Branch:
             outcome = self._graphs(share.frames, share.counts, rate, fraction)
             if outcome is not None:
                 return outcome
-        batch = self.frames.batch(share, self.potential.device)
+        batch = self._corrupted(self.frames.batch(share, self.potential.device), share)
         loss, result = train_step(
             self.potential,
             self.loss,
@@ -226,6 +232,13 @@ class Branch:
         if self.config.training.enable_ema:
             self._average.update()
         return loss, result, batch
+
+    def _corrupted(self, batch: Batch, share: Share) -> Batch:
+        """The batch of this step as the loss changes it."""
+        found = self.loss.corrupted(batch, share.frames, [self._seed, _NOISE, self.taken])
+        if found is batch:
+            return batch
+        return replace(found, neighbors=self.potential.neighbor_list(found.system))
 
     def trained(self, share: Share, outcome: Outcome) -> dict[str, float]:
         """The errors of a step."""

@@ -211,9 +211,9 @@ def step_graphs(
     reduce_gradients: Callable[[], None] | None,
     adapters: Adapters | None = None,
 ) -> StepGraphs | None:
-    """Graphs for a training on this data; None on a CPU, for an evaluator that reads from the device, for Hessians,
-    and for data too large for the GPU's memory."""
-    if "hessian" in loss.terms:
+    """Graphs for a training on this data; None on a CPU, for an evaluator that reads from the device, for Hessians
+    and noise, and for data too large for the GPU's memory."""
+    if "hessian" in loss.terms or loss.corrupts:
         return None
     if potential.device.type != "cuda" or not potential.evaluator("train").captures:
         return None

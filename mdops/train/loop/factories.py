@@ -156,10 +156,11 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
     own = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
     saved = [{**group, **here} for group, here in zip(state["param_groups"], own, strict=True)]
     optimizer.load_state_dict({**state, "param_groups": saved})
-    # PyTorch gives floating-point states the dtype of their weights.
     weights = [p for group in optimizer.param_groups for p in group["params"]]
-    for k, values in state["state"].items():
-        loaded = optimizer.state[weights[k]]
-        loaded.update({name: loaded[name].to(value.dtype) for name, value in values.items()})
+    for k, values in state["state"].items():  # PyTorch gives them the dtype of the weights
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor):
+                own_state = optimizer.state[weights[k]]
+                own_state[name] = own_state[name].to(value.dtype)
     for group, here in zip(optimizer.param_groups, own, strict=True):
         group.update(here)

@@ -2,6 +2,7 @@
 
 from mdops.options import Options
 from mdops.train.loss.base import Loss
+from mdops.train.loss.dens import DenoisingLoss
 from mdops.train.loss.dos import DosLoss
 from mdops.train.loss.energy import EnergyLoss
 from mdops.train.loss.population import PopulationLoss
@@ -11,13 +12,10 @@ from mdops.train.loss.tensor import TensorLoss
 
 LOSSES: dict[str, type[Loss]] = {
     loss.Options.KIND: loss
-    for loss in (EnergyLoss, SpinLoss, TensorLoss, DosLoss, PropertyLoss, PopulationLoss)
+    for loss in (EnergyLoss, SpinLoss, DenoisingLoss, TensorLoss, DosLoss, PropertyLoss, PopulationLoss)
 }
 
-_ABSENT = {
-    "dens": "denoises structures for dpa4",
-    "denoise": "trains descriptors on noisy structures",
-}
+_ABSENT = {"denoise": "trains descriptors on noisy structures"}
 
 
 def options() -> dict[str, type[Options]]:

@@ -1,13 +1,13 @@
 """The base of losses: means over labelled values, and the errors in reports."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
-from mdops.data.batch import Batch, rows
+from mdops.data.batch import Batch, labelled_rows, rows
 from mdops.data.dataset import Dataset
 from mdops.data.labels import Labels, silent_types
 from mdops.models.contract import AtomicModel
@@ -31,12 +31,19 @@ class Loss(ABC):
         labels: all that the model can be trained on.
         prefactors: of terms with the keys `start_pref_<term>` and `limit_pref_<term>`.
         terms: the labels in use.
+        corrupts: whether it changes the atoms of each step.
     """
 
     Options: ClassVar[type[Options]]
     labels: Labels
     prefactors: Mapping[str, Prefactor]
     terms: list[str]
+    corrupts: ClassVar[bool] = False
+
+    @classmethod  # noqa: B027
+    def choose(cls, model: Any) -> None:
+        """Sets options of the section `model` that depend on the loss. Raises ConfigError if it is not for that kind
+        of model."""
 
     @classmethod
     @abstractmethod
@@ -51,6 +58,14 @@ class Loss(ABC):
     @abstractmethod
     def keys(self, label: str) -> list[str]:
         """The keys of the section that enable a label."""
+
+    def corrupted(self, batch: Batch, frames: np.ndarray, seed: Sequence[int]) -> Batch:
+        """The batch of a step of training, of these frames; its lists are to be made anew if atoms were moved. `seed`
+        is of the step."""
+        return batch
+
+    def give_statistics(self, model: AtomicModel, data: Dataset, frames: np.ndarray) -> None:  # noqa: B027
+        """Sets what the model to train needs of these frames of the data, and has not."""
 
     def take_statistics(self, model: AtomicModel) -> None:  # noqa: B027
         """Reads what it needs from the trained model."""
@@ -103,7 +118,11 @@ def _projected(error: torch.Tensor, name: str, batch: Batch) -> torch.Tensor:
 
 def _is_whole(name: str, batch: Batch) -> bool:
     """Whether surely every frame, or atom, has the label."""
-    return batch.complete and not (batch.known[name].of_atom and silent_types(name, batch.silent, batch.spin))
+    return (
+        batch.complete
+        and batch.system.noise is None
+        and not (batch.known[name].of_atom and silent_types(name, batch.silent, batch.spin))
+    )
 
 
 def mean(errors: torch.Tensor, name: str, counts: Mapping[str, float]) -> torch.Tensor | None:
@@ -118,7 +137,7 @@ def total(errors: torch.Tensor, counts: Mapping[str, float]) -> torch.Tensor:
 
 def label_counts(batch: Batch) -> dict[str, float]:
     """How many frames (energy, virial) or atoms (forces, atom_energy) of a batch have each label."""
-    return {name: float(rows(name, batch).sum()) for name in batch.labels}
+    return {name: float(labelled_rows(name, batch).sum()) for name in batch.labels}
 
 
 def label_number(data: Dataset, name: str, frames: np.ndarray) -> int:

@@ -116,7 +116,11 @@ def read_pretrained(
         require_same(potential.model, config.model, name, descriptor_alone=is_new)
     if finetune or is_new:
         potential = with_elements(potential, config.model.type_map)
-    return Pretrained(_with_new_fitting(potential, config) if is_new else potential, finetune, is_new)
+    if is_new:
+        potential = _with_new_fitting(potential, config)
+    else:
+        potential.model.follow(config.model, config.training.seed or 0)
+    return Pretrained(potential, finetune, is_new)
 
 
 def _head(path: str | os.PathLike[str], head: str | None, branch: str) -> tuple[str | None, bool]:
@@ -142,7 +146,7 @@ def _with_new_fitting(potential: Potential, config: Config) -> Potential:
     new = copy.copy(config.model)
     new.descriptor, new.type_map = model.descriptor.options, list(model.type_map)
     seed = config.training.seed or 0
-    found = DescriptorFitting.random(new, seed, potential.dtype)
+    found = type(model).random(new, seed, potential.dtype)
     found.descriptor = model.descriptor
     result = Potential(found, overflow=potential.overflow)
     result.source = potential.source
@@ -195,11 +199,11 @@ def refit_bias(
     output = model.outputs[0]
     names = [
         name
-        for name in (output.name, f"atom_{output.name}")
+        for name in (output.name, output.atom_name)
         if data.has(name) and data.present[name][frames].any()
     ]
     if not names:
-        what = "energies" if output == ENERGY else f"labels of {output.name}"
+        what = "energies" if output.name == ENERGY.name else f"labels of {output.name}"
         warnings.warn(f"the data has no {what}: those of the types stay the model's", stacklevel=2)
     errors = replace(data, labels={**data.labels, **{name: data.labels[name].copy() for name in names}})
     for part in chunks(data, frames):
