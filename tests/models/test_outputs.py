@@ -206,7 +206,7 @@ def test_ase_gives_polarizabilities_of_several_models():
 
 
 def test_models_of_different_outputs_are_refused_together():
-    with pytest.raises(InputError, match="the first answers dipole, another polarizability"):
+    with pytest.raises(InputError, match="the first has dipole, another one polarizability"):
         MDOps([OUTPUTS / "dipole.dp", OUTPUTS / "polar.dp"], overflow="truncate")
 
 
