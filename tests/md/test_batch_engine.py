@@ -185,7 +185,7 @@ def test_a_row_of_numbers_is_of_all_atoms_alike_unless_the_model_takes_one():
     from mdops.md.engine.structures import Structures
 
     physics = PHYSICS["nve"]
-    nothing = SimpleNamespace(descriptors=())
+    nothing = SimpleNamespace(descriptors=(), spin=None)
     three, one = (
         SimpleNamespace(type_map=["Cu", "Al"], parameter_sizes={"fparam": 0, "aparam": size}, model=nothing)
         for size in (3, 1)
