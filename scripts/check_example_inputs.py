@@ -105,7 +105,8 @@ def trained(root: Path, path: Path, steps: int, seconds: float) -> str:
         if problem:
             return f"fails: {problem}"
         curves = sorted(Path(folder, "1").rglob("*.out"))
-        return "trains: " + "; ".join(", ".join(_losses(curve)) for curve in curves)
+        losses = "; ".join(", ".join(_losses(curve)) for curve in curves)
+        return f"trains: {losses or 'no steps, it only combines models'}"
 
 
 def _train(path: Path, text: str, folder: str, steps: int, seconds: float) -> str:
