@@ -90,15 +90,15 @@ class PythonProcess {
   int channel_ = -1, memory_ = -1;
   pid_t process_ = -1, parent_;
   std::atomic<bool> has_ended_{false};
-  // The most of all models, for each atom: an exchange's places of 8 bytes, parameters, and numbers of a spin.
+  // The most of all models, for each atom: an exchange's places of 8 bytes, parameters, and numbers of a
+  // spin.
   int64_t places_ = 0, fparam_ = 0, aparam_ = 0, spin_ = 0;
   uint64_t version_ = 0;  // of Python's list
   char* data_ = nullptr;
   size_t size_ = 0;
   double *positions_ = nullptr, *box_ = nullptr, *forces_ = nullptr, *energies_ = nullptr,
-         *virials_ = nullptr, *totals_ = nullptr, *fparams_ = nullptr, *aparams_ = nullptr,
-         *spins_ = nullptr, *magnetic_forces_ = nullptr,
-         *border_rows_ = nullptr, *halo_rows_ = nullptr;
+         *virials_ = nullptr, *totals_ = nullptr, *fparams_ = nullptr, *aparams_ = nullptr, *spins_ = nullptr,
+         *magnetic_forces_ = nullptr, *border_rows_ = nullptr, *halo_rows_ = nullptr;
   int32_t *types_ = nullptr, *neighbors_ = nullptr, *images_ = nullptr, *counts_ = nullptr,
           *sources_ = nullptr, *border_ = nullptr;
 };
