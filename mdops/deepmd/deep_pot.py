@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self, overload
 import numpy as np
 import torch
 
-from mdops.errors import InputError
+from mdops.errors import InputError, UnsupportedModelError
 from mdops.flags import require_flags
 from mdops.loading import load
 from mdops.potential import Overflow, Potential
@@ -20,7 +20,7 @@ _DTYPES = {"fp32": np.float32, "fp64": np.float64}
 
 class _Frames(NamedTuple):
     """F frames of n atoms: coords (F, n, 3), cells (F, 3, 3) or None, types (F, n), fparam (F, p) or None, aparam
-    (F, n, q) or None, charge_spin (F, 2) or None."""
+    (F, n, q) or None, charge_spin (F, 2) or None, spin (F, n, 3) or None."""
 
     coords: np.ndarray
     cells: np.ndarray | None
@@ -28,11 +28,12 @@ class _Frames(NamedTuple):
     fparam: np.ndarray | None
     aparam: np.ndarray | None
     charge_spin: np.ndarray | None
+    spin: np.ndarray | None
 
     def part(self, pick: slice) -> "_Frames":
         cells, *others = (
             None if array is None else array[pick]
-            for array in (self.cells, self.fparam, self.aparam, self.charge_spin)
+            for array in (self.cells, self.fparam, self.aparam, self.charge_spin, self.spin)
         )
         return _Frames(self.coords[pick], cells, self.types[pick], *others)
 
@@ -74,7 +75,7 @@ class DeepPot:
             if isinstance(model_file, Potential)
             else load(model_file, head=head, device=device, dtype=dtype, spline=spline, overflow=overflow)
         )
-        self.potential.require_energies("DeepPot", adds_charges=True)
+        self.potential.require_energies("DeepPot", adds_charges=True, spins="any")
         if not isinstance(auto_batch_size, bool | int) or (
             auto_batch_size < 1 and auto_batch_size is not False
         ):
@@ -97,6 +98,7 @@ class DeepPot:
         aparam: Any = None,
         mixed_type: bool = False,
         charge_spin: Any = None,
+        spin: Any = None,
     ) -> tuple[np.ndarray, ...]:
         """Energies, forces and virials of F frames of n atoms each.
 
@@ -110,28 +112,38 @@ class DeepPot:
             mixed_type: each frame has its own types.
             charge_spin: (F, 2), or (2,) for all frames, the charge, e, and the multiplicity, for models with embeddings
                 of these; None: the model's default.
+            spin: (F, n, 3) or (F, 3 n), magnetic moments, for models that take them.
 
         Returns:
             energy (F, 1), eV; force (F, n, 3), eV/A; virial (F, 9), W = -dE/d(strain), eV; with `atomic` also
-            atom_energy (F, n, 1) and atom_virial (F, n, 9), a pair's virial booked on the neighbour. float64.
+            atom_energy (F, n, 1) and atom_virial (F, n, 9), a pair's virial booked on the neighbour. With `spin` then
+            follow force_mag (F, n, 3), -dE/d(spin), and mask_mag (F, n, 1) bool, which atoms have moments. float64.
 
         Raises:
             InputError: shapes do not fit, or the model cannot evaluate a frame (`Potential.forward`).
         """
-        frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type)
+        frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type, spin)
         f, n, _ = frames.coords.shape
         if charge_spin is not None:
             frames = frames._replace(charge_spin=checked_charge_spin(charge_spin, f))
         shapes = {"energy": (f, 1), "forces": (f, n, 3), "virial": (f, 9)}
         if atomic:
             shapes |= {"atom_energy": (f, n, 1), "atom_virial": (f, n, 9)}
-        found = self._in_batches(
-            frames,
-            lambda system, *parameters: self.potential.evaluate(
-                system, None, *parameters, atom_virial=atomic
-            ),
-        )
-        return tuple(_joined([part[name] for part in found], shape) for name, shape in shapes.items())
+        moments = self.potential.model.spin
+        if moments is not None:
+            shapes |= {"force_mag": (f, n, 3)}
+
+        def answer(system: System, fparam: Any, aparam: Any) -> dict[str, torch.Tensor]:
+            if moments is not None:
+                aparam = moments.rows_of(aparam)
+            found = self.potential.evaluate(system, None, fparam, aparam, atom_virial=atomic)
+            return found if moments is None else moments.of_atoms(found)
+
+        found = self._in_batches(frames, answer)
+        arrays = [_joined([part[name] for part in found], shape) for name, shape in shapes.items()]
+        if moments is not None:
+            arrays.append(np.array([*moments.use_spin, False])[frames.types][..., None])
+        return tuple(arrays)
 
     def eval_descriptor(
         self,
@@ -152,6 +164,8 @@ class DeepPot:
         """
         if dtype not in ("native", *_DTYPES):
             raise InputError(f"dtype is {dtype!r}, expected 'fp32', 'fp64' or 'native'")
+        if self.has_spin:
+            raise UnsupportedModelError("eval_descriptor does not support models with magnetic moments")
         frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type)
         found = self._in_batches(
             frames, lambda system, *_: {"descriptor": self.potential.descriptors(system)}
@@ -164,11 +178,12 @@ class DeepPot:
     # -- Properties of the model, as DeePMD-kit calls them
 
     def get_type_map(self) -> list[str]:
-        """The element of each type."""
-        return list(self.potential.type_map)
+        """The element of each type, without virtual atoms of moments."""
+        moments = self.potential.model.spin
+        return list(self.potential.type_map[: None if moments is None else moments.ntypes])
 
     def get_ntypes(self) -> int:
-        return len(self.potential.type_map)
+        return len(self.get_type_map())
 
     def get_rcut(self) -> float:
         """The cutoff, A."""
@@ -191,10 +206,21 @@ class DeepPot:
         return []
 
     def get_ntypes_spin(self) -> int:
-        """0: models with spin are not read."""
+        """0, as of DeePMD-kit's PyTorch backend: virtual atoms are not among the atoms."""
         return 0
 
-    has_efield = has_spin = has_hessian = False
+    @property
+    def has_spin(self) -> bool:
+        """Whether the model takes magnetic moments."""
+        return self.potential.model.spin is not None
+
+    @property
+    def use_spin(self) -> list[bool]:
+        """For each type, whether its atoms have magnetic moments."""
+        moments = self.potential.model.spin
+        return [] if moments is None else list(moments.use_spin)
+
+    has_efield = has_hessian = False
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -208,7 +234,14 @@ class DeepPot:
     # -- Implementation
 
     def _frames(
-        self, coords: Any, cells: Any, atom_types: Any, fparam: Any, aparam: Any, mixed_type: bool
+        self,
+        coords: Any,
+        cells: Any,
+        atom_types: Any,
+        fparam: Any,
+        aparam: Any,
+        mixed_type: bool,
+        spin: Any = None,
     ) -> _Frames:
         """The arguments of `eval` in their full shapes."""
         types = np.asarray(atom_types)
@@ -243,6 +276,7 @@ class DeepPot:
             None if fparam is None else _fitting("fparam", fparam, [(f, p), (1, p)]),
             None if aparam is None else _fitting("aparam", aparam, [(f, n, q), (1, n, q), (1, 1, q)]),
             None,
+            None if spin is None else _fitting("spin", spin, [(f, n, 3)]),
         )
 
     def _in_batches(
@@ -273,7 +307,8 @@ class DeepPot:
             self.get_ntypes(),
         )
         system.charge_spin = self._tensor(frames.charge_spin)
-        return system
+        spins = None if frames.spin is None else self._tensor(frames.spin.reshape(-1, 3))
+        return self.potential.system_with_spins(system, spins)
 
     @overload
     def _tensor(self, array: np.ndarray) -> torch.Tensor: ...

@@ -220,9 +220,7 @@ def test_models_of_different_outputs_are_refused_together():
 )
 def test_what_needs_energies_says_so(use):
     model = load(OUTPUTS / "dipole.dp", dtype="float64", spline=False)
-    with pytest.raises(
-        UnsupportedModelError, match="needs energies and conservative forces, not dipole"
-    ):
+    with pytest.raises(UnsupportedModelError, match="needs energies and conservative forces, not dipole"):
         use(model, atoms_of("dipole")[0])
 
 

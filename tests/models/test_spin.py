@@ -22,6 +22,7 @@ from mdops.core.export import core_arrays
 from mdops.data.dataset import load_dataset
 from mdops.data.evaluation import evaluate
 from mdops.data.labels import SPIN_LABELS
+from mdops.deepmd import DeepPot
 from mdops.errors import ConfigError, DataError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.md import BatchEngine, Engine, EnsembleSettings, Output, Relaxation, run
@@ -375,6 +376,36 @@ def test_the_engine_moves_atoms_and_keeps_vectors(kind, device):
         np.testing.assert_allclose(found.positions, moved.positions, rtol=0, atol=1e-8)
         kept = [one.get_initial_magnetic_moments() for one in (found, frames[0])]
         np.testing.assert_array_equal(*kept)
+
+
+def test_deep_pot_takes_spins(potential):
+    """In several frames, with the results in DeePMD-kit's order."""
+    frames, pot = [crystal(0), crystal(1)], DeepPot(potential)
+    assert pot.has_spin and pot.use_spin == [True, False] and pot.get_type_map() == ["Ni", "O"]
+    types = np.repeat([0, 1], 4)
+    coords, spins, cells = (
+        np.stack(rows)
+        for rows in zip(
+            *((a.positions, a.get_initial_magnetic_moments(), a.cell.array) for a in frames), strict=True
+        )
+    )
+    energy, force, virial, force_mag, mask_mag = pot.eval(coords, cells, types, spin=spins)
+    assert mask_mag.shape == (2, 8, 1) and mask_mag[:, :4].all() and not mask_mag[:, 4:].any()
+    for k, atoms in enumerate(frames):
+        wanted = potential.compute(atoms)
+        for got, name in (
+            (energy, "energy"),
+            (force, "forces"),
+            (virial, "virial"),
+            (force_mag, "force_mag"),
+        ):
+            np.testing.assert_allclose(got[k].ravel(), wanted[name].ravel(), rtol=0, atol=1e-9)
+    if potential.reach == 1:
+        *_, of_atoms, atom_virial, _, _ = pot.eval(coords, cells, types, atomic=True, spin=spins)
+        np.testing.assert_allclose(of_atoms.sum((1, 2)), energy[:, 0], atol=1e-10)
+        np.testing.assert_allclose(atom_virial.sum(1), virial, atol=1e-9)
+    with pytest.raises(InputError, match="has magnetic moments, but none are given"):
+        pot.eval(coords, cells, types)
 
 
 @pytest.mark.parametrize("kind", VECTORS)
