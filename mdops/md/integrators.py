@@ -30,7 +30,10 @@ def make_integrator(
         if physics.ensemble == "npt":
             raise InputError(f"npt cannot keep constraints: nve and {langevin}")
         raise InputError(f"a Nose-Hoover chain cannot keep constraints: {langevin}")
-    raise InputError("only the engine has Nose-Hoover chains and npt, not ASE's integrators")
+    raise InputError(
+        "only the engine has Nose-Hoover chains and npt, but it moves no virtual atoms of magnetic moments. ASE's "
+        'integrators have nve and Langevin dynamics (thermostat="langevin")'
+    )
 
 
 def conserved_energy(dynamics: VelocityVerlet | Langevin) -> float | None:

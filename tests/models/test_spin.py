@@ -378,6 +378,24 @@ def test_the_engine_moves_atoms_and_keeps_vectors(kind, device):
         np.testing.assert_array_equal(*kept)
 
 
+def test_runs_with_virtual_atoms_take_ases_integrators(tmp_path):
+    atoms, output = (
+        crystal(),
+        Output(20, tmp_path / "run.npz", 5, tmp_path / "run.extxyz", tmp_path / "run.log"),
+    )
+    atoms.calc = MDOps(model("se_e2_a"))
+    done = run(atoms, EnsembleSettings("nve", 300, 0.5), output)
+    assert done.steps == 20 and abs(done.drift) < 1e-4
+    last = ase.io.read(tmp_path / "run.extxyz", -1)
+    np.testing.assert_allclose(last.positions, atoms.positions, atol=1e-7)
+    output = dataclasses.replace(output, overwrite=True)
+    run(atoms, EnsembleSettings("nvt", 300, 0.5, thermostat="langevin"), output)
+    with pytest.raises(InputError, match="no virtual atoms of magnetic moments"):
+        run(atoms, EnsembleSettings("nvt", 300, 0.5), output)
+    with pytest.raises(UnsupportedModelError, match="moments as virtual atoms"):
+        run(atoms, EnsembleSettings("nve", 300, 0.5), output, engine=True)
+
+
 def test_deep_pot_takes_spins(potential):
     """In several frames, with the results in DeePMD-kit's order."""
     frames, pot = [crystal(0), crystal(1)], DeepPot(potential)
