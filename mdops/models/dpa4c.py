@@ -322,7 +322,7 @@ class DPA4C(SumsBySplines, Descriptor):
 
     @property
     def captures(self) -> bool:
-        return self.spin is None  # a captured step cannot take new moments
+        return True
 
     @property
     def why_no_splines(self) -> str | None:

@@ -288,9 +288,9 @@ class Neighborhood:
             rank = torch.where(mine, _rank(squared.masked_fill(~mine, torch.inf)), rank)
         return rank
 
-    def kept(self, keep: torch.Tensor) -> "Neighborhood":
-        """Only these slots, in rows no longer than needed."""
-        width = longest_row(keep)
+    def kept(self, keep: torch.Tensor, *, waits: bool = True) -> "Neighborhood":
+        """Only these slots, in rows no longer than needed; or, if it must not wait for a GPU, as long as they are."""
+        width = longest_row(keep) if waits else keep.shape[1]
         order = torch.argsort((~keep).int(), dim=1, stable=True)[:, :width]
         kept = keep.gather(1, order)
         return dataclasses.replace(

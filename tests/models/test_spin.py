@@ -328,6 +328,20 @@ def test_a_training_lowers_its_loss_and_goes_on_as_it_was(potential, request, tm
     assert energy(again, crystal()) == energy(trained, crystal())
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [*VECTORS, "dpa4_virtual", "se_e2_a"])
+def test_captured_training_steps_take_the_moments_of_their_frames(kind, tmp_path):
+    data, energies = frames(tmp_path / "data", model(kind)), []
+    tree = training_input(kind, str(data), numb_steps=12)
+    for device in ("cpu", "cuda"):
+        trainer = Trainer(parse_config(tree), tmp_path / device, device=device)
+        assert (trainer.branches[""]._graphs is not None) == (device == "cuda")
+        trainer.run()
+        trained = mdops.load(tmp_path / device / "model.safetensors", dtype="float64", overflow="extend")
+        energies.append([energy(trained, crystal(seed)) for seed in range(3)])
+    np.testing.assert_allclose(energies[1], energies[0], rtol=1e-7)
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     potential, atoms = model("se_e2_a"), crystal()
     plain = atoms.copy()

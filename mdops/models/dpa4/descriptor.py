@@ -149,9 +149,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
     def neighbors(self) -> tuple[NeighborSpec, ...]:
         return (NeighborSpec(self.options.rcut, None, True),)
 
-    @property
-    def captures(self) -> bool:
-        return self.spin_embedding is None  # a captured step cannot take new moments
+    captures = True
 
     def takes_matmul(self, matmul: str) -> bool:
         device = next(self.parameters()).device

@@ -245,10 +245,6 @@ class DPA4Model(DescriptorFitting):
         places = _real(self.descriptor.options.sel)
         return (NeighborSpec(self.descriptor.cutoff, (places,), True, self.ntypes // 2),)
 
-    @property
-    def captures(self) -> bool:
-        return super().captures and not self._has_virtual_atoms  # `_paired` waits for a GPU
-
     def _features(self, near: Neighborhood) -> Features:
         found: Features = self.descriptor(self._paired(near))
         return found
@@ -268,7 +264,7 @@ class DPA4Model(DescriptorFitting):
             last = of_atoms.kthvalue(sum(spec.sel), dim=1, keepdim=True).values
             most = (last * _SAME).clamp(max=most).repeat_interleave(2, 0)
         present = (near.types_in_cutoff < near.ntypes) & (near.squared > COINCIDENT**2)
-        return near.kept(present & (apart.square().sum(-1) <= most))
+        return near.kept(present & (apart.square().sum(-1) <= most), waits=not present.is_cuda)
 
     def finish(
         self, responses: dict[str, torch.Tensor], types: torch.Tensor, kind: torch.Tensor | None = None
