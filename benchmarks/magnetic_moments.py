@@ -4,8 +4,8 @@
 
 DPA-4 of degree 2 with 32 channels, two blocks and three layers a message, and DPA-4C with 64 channels, both with
 random weights and a cutoff of 6 A, in float32. The crystal is nickel oxide with displaced atoms and moments in random
-directions. The engine moves 64 and 512 atoms, with the neighbour lists that it needs; the median of five times 40 steps.
-A training step is on four frames of 8 atoms, whose labels are those of another model with random weights.
+directions. The engine moves 64 and 512 atoms and makes the neighbour lists that it needs, the median of five times 40
+steps. A training step is on four frames of 8 atoms, whose labels are those of another model with random weights.
 """
 
 import argparse

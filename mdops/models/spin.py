@@ -8,6 +8,7 @@ sees. Results have the same rows.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -103,14 +104,14 @@ class Spin:
 
     def _virtual_types(self, types: torch.Tensor) -> torch.Tensor:
         """The types of the virtual atoms; -1, which no atom sees, without a spin."""
-        virtual = [self.ntypes + t if has else -1 for t, has in enumerate(self.use_spin)]
-        return torch.tensor([*virtual, -1], dtype=types.dtype, device=types.device)[types.long()]
+        virtual = tuple(self.ntypes + t if has else -1 for t, has in enumerate(self.use_spin))
+        return _table((*virtual, -1), types.dtype, types.device)[types.long()]
 
     def _scale(self, types: torch.Tensor) -> torch.Tensor:
         """(N, 1) float64, A for a spin of one; 0 without a spin."""
-        scales = [scale if has else 0.0 for has, scale in zip(self.use_spin, self.virtual_scale, strict=True)]
-        table = torch.tensor([*scales, *[0.0] * (self.ntypes + 1)], dtype=torch.float64, device=types.device)
-        return table[types.long()][:, None]  # -1: the last row
+        pairs = zip(self.use_spin, self.virtual_scale, strict=True)
+        scales = (*(scale if has else 0.0 for has, scale in pairs), *[0.0] * (self.ntypes + 1))
+        return _table(scales, torch.float64, types.device)[types.long()][:, None]  # -1: the last row
 
     def system(self, system: System, spins: torch.Tensor) -> System:
         """A system of N atoms with these spins (N, 3), as the model takes it: one of 2 N rows.
@@ -224,6 +225,12 @@ def spin_of(options: Any, type_map: Sequence[str]) -> Spin | None:
     """That of the options of a model with these types; None for a model without spins."""
     section = getattr(options, "spin", None)
     return None if section is None else spin_of_types(section, type_map)
+
+
+@functools.lru_cache(maxsize=64)
+def _table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Kept, because a CUDA graph cannot copy from the host."""
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 def _require_vectors(spins: torch.Tensor, system: System) -> None:
