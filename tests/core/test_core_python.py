@@ -138,6 +138,22 @@ def test_magnetic_forces(process, kind):
     assert_near(got, {name: np.asarray(whole[name]) for name in (*wanted, "virial")}, ROUNDING)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["dpa4", "dpa4c"])
+def test_magnetic_forces_on_a_gpu(kind):
+    folder = KINDS.parent / "reference_spin" / kind
+    options = {"overflow": EXTEND, "python": sys.executable}
+    found = Model(folder / "model.dp", "float32", device="cuda", **options)
+    with np.load(folder / "systems.npz") as file:
+        own = {key.split("/")[1]: file[key] for key in file.files if key.startswith("cell/")}
+    given = {name: own[name] for name in ("positions", "types", "spins")} | {
+        "cell": own["cell"].reshape(3, 3)
+    }
+    got = found.compute(**given, atom_virial=False)
+    wanted = {"forces": own["forces"], "magnetic_forces": own["force_mag"]}
+    assert_near(got, wanted, {"energy": 1e-5, "other": 3e-5})
+
+
 def test_moments_are_given_to_models_that_take_them(process):
     folder = KINDS.parent / "reference_spin/dpa4c"
     found = Model(folder / "model.dp", overflow=EXTEND, python=sys.executable)

@@ -329,7 +329,7 @@ def test_a_training_lowers_its_loss_and_goes_on_as_it_was(potential, request, tm
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", [*VECTORS, "dpa4_virtual", "se_e2_a"])
+@pytest.mark.parametrize("kind", DESCRIPTORS)
 def test_captured_training_steps_take_the_moments_of_their_frames(kind, tmp_path):
     data, energies = frames(tmp_path / "data", model(kind)), []
     tree = training_input(kind, str(data), numb_steps=12)
