@@ -17,10 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ase.io
 import numpy as np
 import torch
 from ase import Atoms
 from ase.build import bulk
+from ase.calculators.singlepoint import SinglePointCalculator
 from machine import machine
 
 from mdops import Potential
@@ -88,30 +90,23 @@ def engine_step(potential: Potential, repeats: int, graphs: bool) -> float:
     return milliseconds(lambda: list(engine.run(40)), 40)
 
 
-def write_frames(folder: Path, potential: Potential, count: int = 8) -> Path:
-    """A system of DeePMD-kit with the model's answers."""
-    many = [crystal(seed) for seed in range(count)]
-    found = potential.compute(many)
-    place = folder / "set.000"
-    place.mkdir(parents=True)
-    np.savetxt(folder / "type.raw", [0] * 4 + [1] * 4, fmt="%d")
-    (folder / "type_map.raw").write_text("Ni\nO\n")
-    arrays = {
-        "coord": [a.positions for a in many],
-        "box": [a.cell.array for a in many],
-        "spin": [a.get_initial_magnetic_moments() for a in many],
-        "energy": found["energy"],
-        "force": found["forces"],
-        "force_mag": found["force_mag"],
-    }
-    for name, values in arrays.items():
-        np.save(place / f"{name}.npy", np.reshape(values, (count, -1)))
-    return folder
+def write_frames(path: Path, potential: Potential, count: int = 8) -> Path:
+    """Frames with the model's answers."""
+    frames = [crystal(seed) for seed in range(count)]
+    found = potential.compute(frames)
+    parts = zip(
+        frames, found["energy"], *(np.split(found[k], count) for k in ("forces", "force_mag")), strict=True
+    )
+    for atoms, energy, forces, force_mag in parts:
+        atoms.calc = SinglePointCalculator(atoms, energy=float(energy), forces=forces)
+        atoms.arrays["force_mag"] = force_mag
+    ase.io.write(path, frames)
+    return path
 
 
 def training_step(kind: str, graphs: bool) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        system = write_frames(Path(folder, "data"), potential_of(kind, 2))
+        system = write_frames(Path(folder, "frames.extxyz"), potential_of(kind, 2))
         trainer = Trainer(parse_config(tree_of(kind, str(system))), Path(folder, "run"), device="cuda")
         branch = trainer.branches[""]
         assert branch._graphs is not None

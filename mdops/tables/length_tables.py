@@ -6,16 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from mdops.models.length_basis import EdgesByLength, LengthBasis
-from mdops.tables.spline import (
-    GLANCED_AT,
-    bends,
-    beside,
-    collocation,
-    fewest_intervals,
-    glanced_at,
-    splines_beside,
-    value_and_slope,
-)
+from mdops.tables import spline
 
 _FIRST, _MOST = 32, 1024  # intervals
 _SAMPLED = 128  # intervals at whose points functions are chosen
@@ -41,9 +32,9 @@ def length_basis(
     def both(x: torch.Tensor) -> torch.Tensor:
         """The features of all layers between x (P, 2), and their slopes: (2, P, all)."""
         y = torch.cat(descriptor.edge_functions(x.reshape(-1, 1)), 1)
-        return torch.stack(value_and_slope(y.unflatten(0, (-1, 2)), x))
+        return torch.stack(spline.value_and_slope(y.unflatten(0, (-1, 2)), x))
 
-    sampled = both(first + width / _SAMPLED * beside(torch.arange(_SAMPLED)))
+    sampled = both(first + width / _SAMPLED * spline.beside(torch.arange(_SAMPLED)))
     size = sampled.abs().amax((1, 2), keepdim=True).clamp(min=1e-30)
     rows = (sampled / size).flatten(0, 1)
     if not bool(rows.isfinite().all()):
@@ -59,20 +50,24 @@ def length_basis(
         return None
 
     def table(intervals: int) -> torch.Tensor:
-        points, matrix = collocation(intervals)
+        points, matrix = spline.collocation(intervals)
         values = torch.cat(descriptor.edge_functions(first + (points * (width / intervals))[:, None]), 1)
         return matrix.solve((values @ basis.T)[None])
 
     def error(intervals: int, looks: int | None = None) -> float:
         made, step = table(intervals)[0], width / intervals
-        looked = torch.arange(intervals) if looks is None else glanced_at(bends(made).amax(1), looks)
-        x = first + step * beside(looked)
-        splines = torch.stack(value_and_slope(splines_beside(made, looked), x)) @ basis
+        looked = (
+            torch.arange(intervals) if looks is None else spline.glanced_at(spline.bends(made).amax(1), looks)
+        )
+        x = first + step * spline.beside(looked)
+        splines = torch.stack(spline.value_and_slope(spline.splines_beside(made, looked), x)) @ basis
         return float(((splines - both(x)) / size).abs().max())
 
     # Errors of slopes fall with the fifth power of the step, once it is fine enough.
     tried = range(_FIRST, _MOST + 1, 8)
-    intervals, found = fewest_intervals(lambda n: error(n, GLANCED_AT), error, tried, 5, tolerance)
+    intervals, found = spline.fewest_intervals(
+        lambda n: error(n, spline.GLANCED_AT), error, tried, 5, tolerance
+    )
     if not found <= tolerance:
         return None
     products = [one.T.contiguous().to(like) for one in basis.T.split(numbers)]

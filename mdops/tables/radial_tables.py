@@ -9,19 +9,7 @@ import torch
 from mdops.models.dpa4.descriptor import DPA4
 from mdops.models.dpa4.edges import clamped
 from mdops.models.dpa4.radial import RadialSplines
-from mdops.tables.spline import (
-    DEFAULT_R_MIN,
-    GLANCED_AT,
-    bends,
-    beside,
-    collocation,
-    fewest_intervals,
-    glanced_at,
-    in_cache,
-    sampled,
-    splines_beside,
-    value_and_slope,
-)
+from mdops.tables import spline
 
 _FIRST, _MOST = 64, 2048  # intervals
 # Share of the tolerance, which is for forces: layers may make errors larger.
@@ -42,7 +30,7 @@ def radial_splines(
     found = choose_intervals(exact, types, _ROOM[like.dtype] * tolerance)
     if found is None:
         return None
-    points, matrix = collocation(found[0])
+    points, matrix = spline.collocation(found[0])
     if len(points) > most_points:
         return None
     values = _functions(exact, points * (exact.options.rcut / found[0]), types)
@@ -62,16 +50,16 @@ def _functions(descriptor: DPA4, r: torch.Tensor, types: Sequence[int]) -> dict[
 
 def _widths(descriptor: DPA4, types: Sequence[int]) -> list[int]:
     """The number of functions of each name."""
-    found = _functions(descriptor, torch.full((1,), DEFAULT_R_MIN, dtype=torch.float64), types[:1])
+    found = _functions(descriptor, torch.full((1,), spline.DEFAULT_R_MIN, dtype=torch.float64), types[:1])
     return [one.shape[-1] for one in found.values()]
 
 
 def spline_error(descriptor: DPA4, types: Sequence[int], intervals: int, looks: int | None = None) -> float:
     """The largest error of splines beyond 0.5 A, in the values and in the slopes of each name's functions, over the
     largest of these; in all intervals, or in so many (`glanced_at`). `descriptor` is in float64."""
-    points, matrix = collocation(intervals)
+    points, matrix = spline.collocation(intervals)
     step = descriptor.options.rcut / intervals
-    first = math.ceil(DEFAULT_R_MIN / step)
+    first = math.ceil(spline.DEFAULT_R_MIN / step)
     widths = _widths(descriptor, types)
 
     def function(r: torch.Tensor) -> torch.Tensor:
@@ -85,22 +73,22 @@ def spline_error(descriptor: DPA4, types: Sequence[int], intervals: int, looks: 
     looked = torch.arange(intervals - first)
     if looks is not None:
         own = torch.repeat_interleave(largest(table), torch.tensor(widths))
-        looked = glanced_at((bends(table) / own.clamp(min=1e-30)).amax((0, 1, 3)), looks)
+        looked = spline.glanced_at((spline.bends(table) / own.clamp(min=1e-30)).amax((0, 1, 3)), looks)
     off, size = torch.zeros(2, len(widths)), torch.full((2, len(widths)), 1e-30)
-    for some in in_cache(looked, table):
-        r = (first + beside(some)) * step
+    for some in spline.in_cache(looked, table):
+        r = (first + spline.beside(some)) * step
         exact = function(r.flatten()).unflatten(2, (-1, 2))
-        for found, most in ((splines_beside(table, some) - exact, off), (exact, size)):
-            for own, x in zip(most, value_and_slope(found, r), strict=True):
+        for found, most in ((spline.splines_beside(table, some) - exact, off), (exact, size)):
+            for own, x in zip(most, spline.value_and_slope(found, r), strict=True):
                 torch.maximum(own, largest(x), out=own)
     return float((off / size).max())
 
 
 def choose_intervals(descriptor: DPA4, types: Sequence[int], tolerance: float) -> tuple[int, float] | None:
     """`fewest_intervals` of these types, or of some of many, and their error; None if none keep the tolerance."""
-    kinds = sampled(types)
-    found = fewest_intervals(
-        lambda intervals: spline_error(descriptor, kinds, intervals, GLANCED_AT),
+    kinds = spline.sampled(types)
+    found = spline.fewest_intervals(
+        lambda intervals: spline_error(descriptor, kinds, intervals, spline.GLANCED_AT),
         lambda intervals: spline_error(descriptor, kinds, intervals),
         range(_FIRST, _MOST + 1, 8),
         5,  # of slopes, once steps are fine enough
