@@ -267,6 +267,17 @@ def test_virtual_atoms_find_their_own_neighbours(run, paths):
     assert "would have no effect" in run.fails(text)
 
 
+def test_virtual_atoms_need_a_moment(run):
+    """The error names the atom's ID, which the index of the model's atom need not be."""
+    atoms = magnet()
+    spins = atoms.get_initial_magnetic_moments()
+    which = np.flatnonzero(atoms.numbers == 1)[-1]
+    spins[which] = 0
+    atoms.set_initial_magnetic_moments(spins)
+    (run.folder / "data.lmp").write_text(data(atoms))
+    assert f"the atom with the ID {which + 1} has a moment of zero" in run.fails(text_for(DPA4_VIRTUAL), 2)
+
+
 def test_atoms_need_moments(run):
     text = text_for(DPA4C).replace("atom_style spin", "atom_style atomic").replace(" c_m[*]", "")
     text = "\n".join(line for line in text.splitlines() if "compute m" not in line)
