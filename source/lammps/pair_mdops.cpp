@@ -152,13 +152,16 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
           "alone, and would leave out the model's: use fix nve, or min_style spin (lammps.md)");
     cutoff_ = own_.info.cutoff + 2 * farthest_virtual_atom();
     // A GPU finds the neighbours itself, and LAMMPS need not, unless some pairs do not count.
-    const bool leaves_out = neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol ||
-                            neighbor->includegroup || force->pair != this;
-    if (own_.info.virtual_scale > 0 && leaves_out)
+    const bool excludes =
+        neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol || neighbor->includegroup;
+    const bool leaves_out = excludes || force->pair != this;
+    if (own_.info.virtual_scale > 0 &&
+        (excludes || (force->pair != this && !utils::strmatch(force->pair_style, "^hybrid/overlay"))))
       error->all(
           FLERR,
           "pair_style mdops: the model's moments are virtual atoms, and it finds the neighbours of these "
-          "itself: neigh_modify exclude and include, and pair_style hybrid, would have no effect");
+          "itself: neigh_modify exclude and include would have no effect, nor would pairs of other "
+          "styles in pair_style hybrid (hybrid/overlay works)");
     takes_list_ = !on_gpu() || own_.in_python || leaves_out;
     if (takes_list_ && !own_.searches) neighbor->add_request(this, kFullList);
     filled_ = false;

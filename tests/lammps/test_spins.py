@@ -265,6 +265,22 @@ def test_virtual_atoms_find_their_own_neighbours(run, paths):
     (run.folder / "data.lmp").write_text(data(magnet()))
     text = text_for(paths["se_e2_a"]).replace("run 0", "neigh_modify exclude type 1 2\n    run 0")
     assert "would have no effect" in run.fails(text)
+    text = with_zeros("hybrid", text_for(paths["se_e2_a"])).replace("run 0", "pair_coeff 1 2 zero\n    run 0")
+    assert "would have no effect" in run.fails(text)
+
+
+def with_zeros(style, text):
+    """With a second pair style, without forces."""
+    text = text.replace("pair_style mdops", f"pair_style {style} zero 3 mdops")
+    return text.replace("pair_coeff * *", "pair_coeff * * zero\n    pair_coeff * * mdops")
+
+
+@pytest.mark.parametrize("kind", ["se_e2_a", "dpa4"])
+def test_other_styles_may_be_added(run, paths, kind):
+    atoms = magnet()
+    (run.folder / "data.lmp").write_text(data(atoms))
+    run(with_zeros("hybrid/overlay", text_for(paths[kind])), 2)
+    assert_near(run.dumped()[:, 4:7], answers(atoms, paths[kind])["forces"], 1e-11, "forces")
 
 
 def test_virtual_atoms_need_a_moment(run):
