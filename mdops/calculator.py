@@ -382,7 +382,14 @@ def _results(answers: Sequence[dict[str, np.ndarray]], volume: float) -> dict[st
     """ASE's results from the models' answers; `volume` is 0 if there is no stress."""
     mean = answers[0]
     if len(answers) > 1:
-        mean = {name: np.mean([a[name] for a in answers], axis=0) for name in answers[0]}
+        # The energy of a model without magnetic moments does not change with them.
+        without = (
+            {"force_mag": np.zeros_like(mean["forces"])} if any("force_mag" in a for a in answers) else {}
+        )
+        mean = {
+            name: np.mean([(without | a)[name] for a in answers], axis=0)
+            for name in {**without, **answers[0]}
+        }
     energy, virial = float(mean["energy"][0]), mean["virial"][0]
     results = {"energy": energy, "free_energy": energy, "energies": mean["atom_energy"]}
     results |= {name: mean[name] for name in ("forces", "force_mag") if name in mean}

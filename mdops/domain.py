@@ -81,7 +81,7 @@ def _of_pairs(communication: Communication) -> Communication:
     """The same for two rows an atom, its own and that of its virtual atom."""
 
     def paired(communicate: Communicate) -> Communicate:
-        return lambda rows: communicate(rows.reshape(len(rows) // 2, -1)).reshape(-1, rows.shape[1])
+        return lambda rows: communicate(rows.reshape(-1, 2 * rows.shape[1])).reshape(-1, rows.shape[1])
 
     return Communication(paired(communication.to_ghosts), paired(communication.from_ghosts))
 

@@ -141,11 +141,12 @@ def _refuse_overflow(model: AtomicModel, within: torch.Tensor, spec: NeighborSpe
     assert spec.sel is not None
     too_many = within > torch.tensor(spec.sel, device=within.device)
     row, kind = torch.nonzero(too_many)[0].tolist()
-    atom = row // 2 if model.spin is not None and model.spin.paired else row
+    rows = 2 if model.spin is not None and model.spin.paired else 1
+    atom, atoms = row // rows, int(too_many.view(-1, rows * too_many.shape[1]).any(1).sum())
     of_type = "" if spec.mixed else f" of type {model.type_map[kind]}"
     places = sum(spec.sel) if spec.mixed else spec.sel[kind]
     raise InputError(
         f"atom {atom} has {int(within[row, kind])} neighbours{of_type} within the "
-        f"cutoff of {spec.cutoff:g} A, and the model's sel is {places} ({int(too_many.any(1).sum())} atoms overflow). "
+        f"cutoff of {spec.cutoff:g} A, and the model's sel is {places} ({atoms} atoms overflow). "
         'DeePMD-kit would drop the farthest: overflow="truncate" does too, overflow="extend" keeps all'
     )

@@ -34,17 +34,18 @@ T sized() {
 // NeighConst::REQ_FULL, whose header is not always installed.
 constexpr int kFullList = 1;
 
-// LAMMPS' list in the core's form, of atoms and ghosts with these model types. It refers to both.
+// LAMMPS' list in the core's form, of atoms and ghosts with these model types. It refers to both. Without a
+// list it has no neighbours.
 struct ListOf {
   std::vector<int32_t> counts;
   std::vector<const int32_t*> rows;
   mdops_neighbors near = sized<mdops_neighbors>();
 
-  ListOf(const LAMMPS_NS::Atom& atoms, const LAMMPS_NS::NeighList& list, const std::vector<int32_t>& types)
+  ListOf(const LAMMPS_NS::Atom& atoms, const LAMMPS_NS::NeighList* list, const std::vector<int32_t>& types)
       : counts(atoms.nlocal, 0), rows(atoms.nlocal, nullptr) {
-    for (int k = 0; k < list.inum; ++k) {
-      const int i = list.ilist[k];
-      counts[i] = list.numneigh[i], rows[i] = list.firstneigh[i];
+    for (int k = 0; list && k < list->inum; ++k) {
+      const int i = list->ilist[k];
+      counts[i] = list->numneigh[i], rows[i] = list->firstneigh[i];
     }
     near.atoms = atoms.nlocal, near.ghosts = atoms.nghost, near.mask = NEIGHMASK;
     near.types = types.data(), near.counts = counts.data(), near.rows = rows.data();

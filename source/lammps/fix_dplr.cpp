@@ -442,7 +442,7 @@ class FixCharges : public Fix {
     types_.assign(atom->type, atom->type + all_);
     std::vector<int32_t> kinds(all_);
     for (int i = 0; i < all_; ++i) kinds[i] = kinds_[types_[i]];
-    const mdops::lammps::ListOf found(*atom, *list_, kinds);
+    const mdops::lammps::ListOf found(*atom, list_, kinds);
     mdops_list* made = near_.release();
     const int status = mdops_list_fill(&found.near, info_.ntypes, &made);
     near_.reset(made);

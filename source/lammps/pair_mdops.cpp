@@ -146,19 +146,24 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
       error->all(FLERR, std::string("pair_style mdops: the model has magnetic moments: atom_style is ") +
                             atom->atom_style + ", expected spin");
     if (takes_spins() && !modify->get_fix_by_style("^nve/spin").empty())
-      error->all(FLERR,
-                 "pair_style mdops: fix nve/spin turns moments by the fields of LAMMPS' own spin/* pair styles "
-                 "alone, and would leave out the model's: use fix nve, or min_style spin (lammps.md)");
+      error->all(
+          FLERR,
+          "pair_style mdops: fix nve/spin turns moments by the fields of LAMMPS' own spin/* pair styles "
+          "alone, and would leave out the model's: use fix nve, or min_style spin (lammps.md)");
     cutoff_ = own_.info.cutoff + 2 * farthest_virtual_atom();
     // A GPU finds the neighbours itself, and LAMMPS need not, unless some pairs do not count.
-    const bool leaves_out = neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol ||
-                            neighbor->includegroup || force->pair != this;
-    if (own_.info.virtual_scale > 0 && leaves_out)
-      error->all(FLERR,
-                 "pair_style mdops: the model's moments are virtual atoms, and it finds the neighbours of these "
-                 "itself: neigh_modify exclude and include, and pair_style hybrid, would have no effect");
+    const bool excludes =
+        neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol || neighbor->includegroup;
+    const bool leaves_out = excludes || force->pair != this;
+    if (own_.info.virtual_scale > 0 &&
+        (excludes || (force->pair != this && !utils::strmatch(force->pair_style, "^hybrid/overlay"))))
+      error->all(
+          FLERR,
+          "pair_style mdops: the model's moments are virtual atoms, and it finds the neighbours of these "
+          "itself: neigh_modify exclude and include would have no effect, nor would pairs of other "
+          "styles in pair_style hybrid (hybrid/overlay works)");
     takes_list_ = !on_gpu() || own_.in_python || leaves_out;
-    if (takes_list_) neighbor->add_request(this, kFullList);
+    if (takes_list_ && !own_.searches) neighbor->add_request(this, kFullList);
     filled_ = false;
     line_.step = -1;  // another run
     warn_of_masses();
@@ -197,6 +202,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     const bool deviates = wants_deviation();
     std::string problem;
     if (is_old_anywhere(all)) problem = fill(all);
+    if (takes_spins() && problem.empty()) problem = read_spins();
     std::vector<double> energy(eflag_atom ? atom->nlocal : 0), virial(wants_atoms() ? 9 * all : 0);
     mdops_output output = sized<mdops_output>();
     if (passes_messages()) require_everywhere(problem);  // before the processes wait for each other
@@ -228,10 +234,11 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     if (eflag_global) eng_vdwl += output.energy;
     if (eflag_atom)
       for (int i = 0; i < atom->nlocal; ++i) eatom[i] += energy[i];
-    constexpr int kPlaces[9] = {0, 4, 8, 3, 6,
-                                7, 1, 2, 5};  // xx yy zz xy xz yz yx zx zy, of force (x) distance
+    // LAMMPS' virials of atoms are xx yy zz xy xz yz yx zx zy of distance (x) force; ours are of force (x)
+    // distance, and so is LAMMPS' virial of the box, whose tilts xy, xz and yz it moves.
+    constexpr int kPlaces[9] = {0, 4, 8, 3, 6, 7, 1, 2, 5}, kOfBox[6] = {0, 4, 8, 1, 2, 5};
     if (vflag_global)
-      for (int k = 0; k < 6; ++k) virial_of_pair(k) += output.virial[kPlaces[k]];
+      for (int k = 0; k < 6; ++k) virial_of_pair(k) += output.virial[kOfBox[k]];
     for (int i = 0; i < (wants_atoms() ? all : 0); ++i) {
       const double* const w = virial.data() + 9 * static_cast<size_t>(i);
       for (int k = 0; vflag_atom && k < 6; ++k)
@@ -275,7 +282,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     std::vector<std::unique_ptr<mdops_model, FreeModel>> models;
     int count = 0;                          // of the models
     bool in_python = false;                 // any of them
-    mdops_info info = sized<mdops_info>();  // of the first model, which moves the atoms
+    bool searches = true;                   // all, for the neighbours of their virtual atoms
+    mdops_info info = sized<mdops_info>();  // of the first model, with the largest virtual_scale of all
     std::vector<double> fparam, aparam, charge_spin;
     bigint every = 100;
     std::unique_ptr<std::FILE, CloseFile> file;  // of the deviation
@@ -368,6 +376,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     mdops_info info = sized<mdops_info>();
     require(mdops_describe(model, &info) == MDOPS_OK, mdops_message());
     given.in_python |= info.in_python;
+    given.searches &= info.virtual_scale > 0;
     check_parameters(path, info, given);
     if (given.models.size() == 1) {
       given.info = info;
@@ -375,9 +384,9 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     }
     bool same = info.ntypes == given.info.ntypes && info.cutoff == given.info.cutoff &&
                 info.lacks_charges == given.info.lacks_charges &&
-                info.passes_messages == given.info.passes_messages &&
-                !info.magnetic == !given.info.magnetic;
+                info.passes_messages == given.info.passes_messages && !info.magnetic == !given.info.magnetic;
     for (int t = 0; same && t < info.ntypes; ++t) same = !std::strcmp(info.names[t], given.info.names[t]);
+    given.info.virtual_scale = std::max(given.info.virtual_scale, info.virtual_scale);
     require(same, path + " has other elements, another cutoff, or other charges (modifier), than " + first +
                       ", or one of both passes messages, or has magnetic moments");
   }
@@ -432,12 +441,25 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     return own_.info.virtual_scale * longest;
   }
 
-  // The moments, which LAMMPS has as directions and lengths.
-  void read_spins() {
+  // The moments, which LAMMPS has as directions and lengths; returns a reason if a virtual atom lies on its
+  // atom, or if ghosts are missing.
+  std::string read_spins() {
     const int all = atom->nlocal + atom->nghost;
+    double longest = 0;
     spins_.assign(3 * static_cast<size_t>(all) + 1, 0.0);
-    for (int i = 0; i < all; ++i)
+    for (int i = 0; i < all; ++i) {
+      const double length = atom->sp[i][3];
+      const int kind = kinds_[atom->type[i]];
+      if (own_.info.virtual_scale > 0 && kind >= 0 && own_.info.magnetic[kind] && length == 0)
+        return "pair_style mdops: the atom with the ID " + std::to_string(atom->tag[i]) +
+               " has a moment of zero, so its virtual atom lies on it: give it a small one";
+      longest = std::max(longest, length);
       for (int a = 0; a < 3; ++a) spins_[3 * static_cast<size_t>(i) + a] = atom->sp[i][a] * atom->sp[i][3];
+    }
+    if (own_.info.cutoff + 2 * own_.info.virtual_scale * longest <= cutoff_) return "";
+    return "pair_style mdops: a moment has grown to " + std::to_string(longest) +
+           " since the run began, and LAMMPS sends no ghosts for the neighbours of its virtual atom: begin a "
+           "new run (without pre no) after changes of moments";
   }
 
   // LAMMPS' `fm` is the field that turns a direction, rad/ps: -dE/d(direction) / hbar.
@@ -538,9 +560,9 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     return false;
   }
 
-  // Copies LAMMPS' neighbours.
+  // Copies LAMMPS' neighbours, or only the atoms for models that search for neighbours themselves.
   int copy(const std::vector<int32_t>& types, mdops_list** made) {
-    mdops::lammps::ListOf found(*atom, *list, types);
+    mdops::lammps::ListOf found(*atom, own_.searches ? nullptr : list, types);
     mdops_exchange exchange = sized<mdops_exchange>();
     if (passes_messages()) {
       found.near.sources = halo_.sources().data();
@@ -574,11 +596,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     input.list = near_.get();
     input.fparam = own_.fparam.empty() ? nullptr : own_.fparam.data();
     input.aparam = aparam.empty() ? nullptr : aparam.data();
-    if (takes_spins()) {
-      read_spins();
-      input.spins = spins_.data();
-    }
     is_elsewhere_ = false;
+    input.spins = takes_spins() ? spins_.data() : nullptr;
     if (mdops_compute(own_.models[m].get(), &input, &output) == MDOPS_OK || is_elsewhere_) return "";
     std::string why = mdops_message();
     if (output.atom >= 0 && atom->tag_enable)
@@ -617,8 +636,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     return minimizes || line_.step != update->ntimestep || line_.builds != neighbor->ncalls;
   }
 
-  // The largest, smallest and mean deviation of the models' forces (part 0) or magnetic forces (1) on atoms of
-  // the model; false without such atoms.
+  // The largest, smallest and mean deviation of the models' forces (part 0) or magnetic forces (1) on atoms
+  // of the model; false without such atoms.
   bool deviation_of(int part, double (&found)[3]) {
     std::vector<const double*> forces;
     std::vector<double> own(centers_);

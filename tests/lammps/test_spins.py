@@ -6,6 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
 from lammps_runs import BAR_PER_EV, ORTHOGONAL, ROOT, assert_near, crystal, script, thermo
 
 import mdops
@@ -30,6 +31,7 @@ def has_package(run):
 
 
 DPA4C = ROOT / "tests/data/reference_spin/dpa4c/model.dp"
+DPA4_VIRTUAL = ROOT / "tests/data/reference_spin/dpa4_virtual/model.dp"
 
 
 def section(descriptor):
@@ -42,26 +44,33 @@ def section(descriptor):
     }
 
 
+def random_model(given):
+    training = {"training_data": {"systems": ["none"]}, "numb_steps": 1}
+    model = parse_config({"model": given, "training": training}).model
+    return find("model", model.KIND).random(model, 3, torch.float64)
+
+
 @pytest.fixture(scope="session")
 def paths(tmp_path_factory):
-    """Models with and without messages, whose moments are vectors or virtual atoms."""
-    folder, found = tmp_path_factory.mktemp("models"), {"dpa4c": DPA4C}
-    training = {"training_data": {"systems": ["none"]}, "numb_steps": 1}
+    """Models with and without messages, whose moments are vectors or virtual atoms. Those of "far" are 4 A away."""
+    folder, found = tmp_path_factory.mktemp("models"), {"dpa4c": DPA4C, "dpa4_virtual": DPA4_VIRTUAL}
     for descriptor in DESCRIPTORS:
-        model = parse_config({"model": section(descriptor), "training": training}).model
-        made = find("model", model.KIND).random(model, 3, torch.float64)
+        made = random_model(section(descriptor))
         random = np.random.default_rng(4)
         for weights in made.parameters():  # a new model with vectors does not see them
             if descriptor == "dpa4" and not weights.any():
                 weights.data.copy_(torch.from_numpy(0.3 * random.normal(size=weights.shape)))
         found[descriptor] = folder / f"{descriptor}.dp"
         mdops.Potential(made, overflow="extend").save(found[descriptor])
+    found["far"] = folder / "far.dp"
+    far = section("se_e2_a") | {"spin": {**VIRTUAL, "virtual_scale": [4.0]}}
+    mdops.Potential(random_model(far), overflow="extend").save(found["far"])
     return found
 
 
-def magnet(cell=ORTHOGONAL):
+def magnet(cell=ORTHOGONAL, sizes=(3, 3, 4)):
     """Atoms with moments of all lengths and directions."""
-    atoms = crystal(cell, sizes=(3, 3, 4))
+    atoms = crystal(cell, sizes=sizes)
     spins = np.random.default_rng(2).normal(size=(len(atoms), 3))
     spins[np.flatnonzero(atoms.numbers == 2)[0]] = 0
     atoms.set_initial_magnetic_moments(spins)
@@ -72,7 +81,9 @@ def data(atoms):
     spins = atoms.get_initial_magnetic_moments()
     lengths = np.linalg.norm(spins, axis=1)
     directions = np.where(lengths[:, None] > 0, spins / np.maximum(lengths, 1e-300)[:, None], [0, 0, 1])
-    sides = "".join(f"0 {float(atoms.cell[k, k])!r} {axis}lo {axis}hi\n" for k, axis in enumerate("xyz"))
+    h = atoms.cell.array.tolist()
+    sides = "".join(f"0 {h[k][k]!r} {axis}lo {axis}hi\n" for k, axis in enumerate("xyz"))
+    sides += f"{h[1][0]!r} {h[2][0]!r} {h[2][1]!r} xy xz yz\n"
     rows = "".join(
         f"{i + 1} {t} {' '.join(repr(float(v)) for v in (*place, *direction, length))}\n"
         for i, (t, place, direction, length) in enumerate(
@@ -106,7 +117,7 @@ def answers(atoms, path, dtype="float64", **asked):
         *(("dpa4", "float64", ranks) for ranks in (1, 2, 4)),
         ("dpa4", "float32", 2),
         *(("dpa4c", "float64", ranks) for ranks in (1, 2)),
-        *((kind, "float64", ranks) for kind in ("se_e2_a", "dpa3") for ranks in (1, 2)),
+        *((kind, "float64", ranks) for kind in ("se_e2_a", "dpa3", "dpa4_virtual") for ranks in (1, 2)),
     ],
 )
 def test_forces_and_fields_are_those_of_python(run, paths, kind, precision, ranks):
@@ -124,10 +135,32 @@ def test_forces_and_fields_are_those_of_python(run, paths, kind, precision, rank
     assert np.abs(fields).max() > 1
     assert_near(frame[:, 8:11], fields, max(tolerance, 1e-8), "fields")
     virial = line[2:8] * line[8] / BAR_PER_EV
-    assert_near(virial, wanted["virial"][0].flatten()[[0, 4, 8, 3, 6, 7]], max(tolerance, 1e-7), "virial")
+    assert_near(virial, wanted["virial"][0].flatten()[[0, 4, 8, 1, 2, 5]], max(tolerance, 1e-7), "virial")
     if kind == "dpa4c":
         of_atoms = -frame[:, 15:21].sum(0) / BAR_PER_EV
         assert_near(of_atoms[:3], wanted["virial"][0].diagonal(), 1e-7, "virials of atoms")
+
+
+def test_a_process_may_have_no_atoms(run):
+    atoms = magnet([[4.2, 0, 0], [1, 4.0, 0], [-1, 1.5, 4.4]], sizes=(2, 1, 2))
+    (run.folder / "data.lmp").write_text(data(atoms))
+    run(text_for(DPA4_VIRTUAL), 4)
+    assert_near(run.dumped()[:, 4:7], answers(atoms, DPA4_VIRTUAL)["forces"], 1e-11, "forces")
+
+
+@pytest.mark.parametrize("kind", ["dpa4", "se_e2_a"])
+def test_the_pressure_tilts_the_box(run, paths, kind):
+    """The virial is not symmetric: its upper triangle is minus the derivative of the energy by the box's tilts."""
+    (run.folder / "data.lmp").write_text(data(magnet([[9, 0, 0], [3, 8, 0], [-2, 0, 10]], sizes=(3, 3, 3))))
+    tilts, lines = {"xy": 8, "xz": 10, "yz": 10}, ["run 0"]
+    for tilt in tilts:
+        for change in (1e-3, -2e-3, 1e-3):
+            lines += [f"change_box all {tilt} delta {change} remap units box", "run 0", "ENERGY"]
+    energies = run.energies(text_for(paths[kind], more="\n    ".join(lines)))
+    line = thermo(run(text_for(paths[kind])))
+    virial = line[5:8] * line[8] / BAR_PER_EV
+    slopes = (np.array(energies[1::3]) - energies[0::3]) / 2e-3 * list(tilts.values())
+    assert_near(virial, slopes, 1e-5, "virial")
 
 
 def test_a_minimiser_turns_the_moments(run):
@@ -181,6 +214,39 @@ def test_models_deviate(run, tmp_path):
     assert_near(np.array([float(x) for x in line.split()[4:]]), np.array(wanted), 1e-5, "deviation")
 
 
+def far_apart(length):
+    """Atoms on two processes. If the length is 1, a virtual atom of the model "far" is near the other's first atom."""
+    atoms = Atoms(numbers=[1, 1, 2], positions=[[9.8, 3, 3], [17.5, 3, 3], [3, 3, 3]], cell=[20, 8, 8])
+    atoms.set_initial_magnetic_moments(length * np.array([[0.1, 0.2, 0], [-1, 0, 0], [0, 0, 0]]))
+    return atoms
+
+
+@pytest.mark.parametrize("order", [("se_e2_a", "far"), ("far", "se_e2_a")])
+def test_ghosts_are_enough_for_every_model(run, paths, order):
+    atoms, (first, second) = far_apart(1), [paths[kind] for kind in order]
+    (run.folder / "data.lmp").write_text(data(atoms))
+    text = text_for(first, f"{second} precision float64 out_freq 1").replace("p p p", "f f f")
+    assert "pair mdops, perpetual" not in run(text, 2).stdout  # LAMMPS makes no list for virtual atoms
+    forces = np.array([answers(atoms, path)["forces"] for path in (first, second)])
+    wanted = np.sqrt(((forces - forces.mean(0)) ** 2).sum(2).mean(0)).max()
+    line = (run.folder / "model_devi.out").read_text().splitlines()[-1]
+    assert wanted > 1e-8
+    assert float(line.split()[4]) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_moments_may_grow_between_runs_alone(run, paths):
+    (run.folder / "data.lmp").write_text(data(far_apart(0.1)))
+    lines = [
+        "run 0",
+        f"set atom 1 spin/atom {math.hypot(0.1, 0.2)!r} 0.1 0.2 0",
+        "set atom 2 spin/atom 1 -1 0 0",
+    ]
+    text = text_for(paths["far"], more="\n    ".join([*lines, "run 1"])).replace("p p p", "f f f")
+    run(text, 2)
+    assert_near(run.dumped()[:, 4:7], answers(far_apart(1), paths["far"])["forces"], 1e-8, "forces")
+    assert "a moment has grown to 0.22" in run.fails(text.replace("run 1", "run 1 pre no"), 2)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
@@ -199,6 +265,33 @@ def test_virtual_atoms_find_their_own_neighbours(run, paths):
     (run.folder / "data.lmp").write_text(data(magnet()))
     text = text_for(paths["se_e2_a"]).replace("run 0", "neigh_modify exclude type 1 2\n    run 0")
     assert "would have no effect" in run.fails(text)
+    text = with_zeros("hybrid", text_for(paths["se_e2_a"])).replace("run 0", "pair_coeff 1 2 zero\n    run 0")
+    assert "would have no effect" in run.fails(text)
+
+
+def with_zeros(style, text):
+    """With a second pair style, without forces."""
+    text = text.replace("pair_style mdops", f"pair_style {style} zero 3 mdops")
+    return text.replace("pair_coeff * *", "pair_coeff * * zero\n    pair_coeff * * mdops")
+
+
+@pytest.mark.parametrize("kind", ["se_e2_a", "dpa4"])
+def test_other_styles_may_be_added(run, paths, kind):
+    atoms = magnet()
+    (run.folder / "data.lmp").write_text(data(atoms))
+    run(with_zeros("hybrid/overlay", text_for(paths[kind])), 2)
+    assert_near(run.dumped()[:, 4:7], answers(atoms, paths[kind])["forces"], 1e-11, "forces")
+
+
+def test_virtual_atoms_need_a_moment(run):
+    """The error names the atom's ID, which the index of the model's atom need not be."""
+    atoms = magnet()
+    spins = atoms.get_initial_magnetic_moments()
+    which = np.flatnonzero(atoms.numbers == 1)[-1]
+    spins[which] = 0
+    atoms.set_initial_magnetic_moments(spins)
+    (run.folder / "data.lmp").write_text(data(atoms))
+    assert f"the atom with the ID {which + 1} has a moment of zero" in run.fails(text_for(DPA4_VIRTUAL), 2)
 
 
 def test_atoms_need_moments(run):

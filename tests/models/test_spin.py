@@ -188,6 +188,31 @@ def test_the_fused_step_has_the_exact_answers():
         np.testing.assert_allclose(found[name], want[name], rtol=0, atol=1e-7 * np.abs(want[name]).max())
 
 
+def test_a_committee_may_have_a_model_without_moments():
+    """Its energy does not change with them."""
+    given = {name: value for name, value in section("dpa4").items() if name != "spin"}
+    options = parse_config(
+        training_input("dpa4", "nowhere") | {"model": given, "loss": {"type": "ener"}}
+    ).model
+    plain = Potential(find("model", options.KIND).random(options, 5, torch.float64), overflow="extend").eval()
+    with_moments, atoms = model("dpa4"), crystal()
+    force_mag = with_moments.compute(atoms)["force_mag"]
+    for models in ([plain, with_moments], [with_moments, plain]):
+        atoms.calc = MDOps(models)
+        np.testing.assert_allclose(atoms.calc.get_property("force_mag", atoms), force_mag / 2, rtol=1e-12)
+        energies = [energy(one, atoms) for one in models]
+        assert atoms.get_potential_energy() == pytest.approx(np.mean(energies), rel=1e-13)
+
+
+def test_an_overflow_counts_atoms():
+    """Not rows, of which atoms with a moment have two."""
+    potential, atoms = model("dpa1"), crystal()
+    potential.model.descriptor.options.sel = [20]
+    potential.overflow = "error"
+    with pytest.raises(InputError, match=r"\(8 atoms overflow\)"):
+        potential.compute(atoms)
+
+
 def test_the_calculator_sees_moments_that_change():
     potential, atoms = model("se_e2_a"), crystal()
     atoms.calc = MDOps(potential)
