@@ -471,7 +471,7 @@ def test_a_scheme_that_loses_accuracy_says_so():
 
     full = QuantizationReport("float32", 0.1, 1e-3, 0, 0, 1)
     lost = verdict(full, QuantizationReport("ternary", 0.2, 1e-3, 0.1, 0, 1), SCHEMES["ternary"])
-    assert "LOSES ACCURACY: force RMSE 200 for 100 meV/A;" in lost
+    assert "LOSES ACCURACY: force RMSE 200 instead of 100 meV/A;" in lost
     assert "drifts: use a thermostat, or the scheme wternary, whose inputs are not rounded" in lost
     kept = verdict(full, QuantizationReport("w8", 0.101, 1e-3, 0.1, 0, 1), SCHEMES["w8"])
     assert "within 5%" in kept and "derivatives of its energy" in kept
