@@ -97,6 +97,14 @@ def test_edges_in_runs_have_the_same_answers(case, device, monkeypatch):
                 assert relative_error(found[name].cpu(), value.cpu()) < 1e-11, (memory, name)
 
 
+def test_descriptors_are_what_the_fitting_reads():
+    potential = kinds.load_case("dpa4_base")
+    one, read = references(kinds.KINDS / "dpa4_base")[0], []
+    potential.model.fitting.register_forward_pre_hook(lambda _, given: read.append(given[0].detach()))
+    potential.predict(one.system, potential.neighbor_list(one.system))
+    torch.testing.assert_close(potential.descriptors(one.system), read[0], rtol=1e-12, atol=1e-14)
+
+
 def test_what_finds_no_room_runs_again():
     calls = []
 
