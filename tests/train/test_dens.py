@@ -335,6 +335,37 @@ def test_a_training_with_noise_begins_with_any_model(way, trained, tmp_path):
     begun.run()
 
 
+def test_a_new_fit_of_the_energies_of_types_shifts_them_alone(trained, tmp_path):
+    before = mdops.load(trained, dtype="float64")
+    trainer = Trainer(parse_config(training()), tmp_path, finetune=trained)
+    after, data = trainer.potential, trainer.frames.data
+    batch = make_batch(data, trainer.frames.lists, np.arange(len(data)))
+    was, now = (own.evaluate(batch.system, batch.neighbors)["energy"] for own in (before, after))
+    shift = torch.from_numpy(data.composition()).double() @ (after.model.out_bias - before.model.out_bias)
+    torch.testing.assert_close(now - was, shift.view(-1), rtol=0, atol=1e-10)
+    assert float((now - batch.labels["energy"]).mean()) == pytest.approx(0, abs=1e-9)
+
+
+def test_adapters_train_the_heads_alone(trained, tmp_path):
+    tree = training(model={"lora": {"rank": 2}})
+    tree["model"]["fitting_net"]["trainable"] = False
+    model = Trainer(parse_config(tree), tmp_path, finetune=trained).potential.model
+    assert all(p.requires_grad for p in model.heads.parameters())
+    assert not any(p.requires_grad for p in model.fitting.parameters())
+
+
+def test_a_process_may_have_no_energies(answers):
+    potential = right(load())
+    batch, loss = batch_of(potential, answers, False), loss_of(potential)
+    counts = label_counts(batch)
+    own = dataclasses.replace(
+        batch, labels={"forces": batch.labels["forces"]}, present={"forces": batch.present["forces"]}
+    )
+    found = potential.predict(batch.system, batch.neighbors)
+    without = {**counts, "energy": 0.0}
+    assert loss(found, own, 1.0, counts).item() == loss(found, batch, 1.0, without).item() > 0
+
+
 @pytest.mark.parametrize("ending", ["dp", "pt"])
 @pytest.mark.parametrize("loss", [None, ENERGY])
 def test_a_training_begins_with_a_model_of_deepmd_kit(ending, loss, tmp_path):
@@ -450,7 +481,7 @@ def test_data_without_forces_or_with_one_energy_are_refused(tmp_path):
 
 
 def test_a_restart_with_another_loss_is_refused(trained):
-    with pytest.raises(ConfigError, match=r"model\.active_mode is None and was 'dens'"):
+    with pytest.raises(ConfigError, match=r"loss\.type is another and was dens\. A restart"):
         Trainer(parse_config(training(ENERGY)), trained.parent, restart=True)
 
 

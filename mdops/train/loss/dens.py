@@ -92,7 +92,7 @@ class DenoisingLoss(Loss):
 
     def give_statistics(self, model: Any, data: Dataset, frames: np.ndarray) -> None:
         """Raises DataError if no atom in the frames has a force."""
-        if float(model.heads.force_rms) > 0:
+        if model.heads.is_trained:
             return
         square = count = 0.0
         for frame in frames if data.has("forces") else ():
@@ -161,9 +161,9 @@ class DenoisingLoss(Loss):
 
     def _energy_errors(self, result: Result, batch: Batch) -> torch.Tensor:
         """(S,), of each frame; 0 without label."""
-        system, labelled = batch.system, rows("energy", batch)
         if "energy" not in batch.labels:
             return result["energy"][:0]
+        system, labelled = batch.system, rows("energy", batch)
         kinds = system.types.long().clamp(min=0)
         bias = torch.where(system.types >= 0, self._bias[kinds], 0.0)
         of_atoms = (result["atom_energy"] - bias) / self._std[kinds]
