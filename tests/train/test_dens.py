@@ -32,6 +32,7 @@ from mdops.train.loop.prediction import predict
 from mdops.train.loop.trainer import Trainer
 from mdops.train.loss.base import label_counts, squared_errors
 from mdops.train.loss.dens import DenoisingLoss
+from mdops.train.report.learning_curve import read_curve
 
 FOLDER = Path(__file__).parents[1] / "data" / "denoising"
 HALF_TURN = np.array([-1.0, 1.0, -1.0])  # about y: of DeePMD-kit's axes of vectors
@@ -248,6 +249,14 @@ def test_errors_of_forces_are_of_atoms_at_their_places(answers):
     square, number = squared_errors(found, batch)["forces"]
     assert number == 3 * int(still.sum()) and square == pytest.approx(float(wanted.square().sum()))
     assert label_counts(batch) == {"energy": 2, "forces": 16}
+
+
+def test_errors_of_no_forces_are_not_0(tmp_path):
+    every = {"type": "dens", "dens_prob": 1.0, "dens_corrupt_ratio": None}
+    train(tmp_path, training(every, numb_steps=2))
+    curve = read_curve(tmp_path / "lcurve.out")
+    assert np.isnan(curve["rmse_f_trn"]).all()
+    assert (curve["rmse_e_trn"] > 0).all() and (curve["rmse_f_val"] > 0).all()
 
 
 def test_the_unit_of_forces_is_their_mean_length(tmp_path):
