@@ -17,6 +17,7 @@ from small_systems import EMT, alloy, interrupted, write_system
 
 import mdops
 from mdops.calculator import MDOps
+from mdops.cli import main
 from mdops.data.batch import Batch, make_batch
 from mdops.data.labels import labels_of
 from mdops.errors import ConfigError, DataError, ModelFileError, UnsupportedModelError
@@ -420,6 +421,13 @@ def test_saved_models_have_the_same_answers(source, ending, trained, tmp_path):
     assert set(found) == {"energy", "atom_energy", "forces"}
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12)
+
+
+def test_the_command_tells_what_it_answers(trained, capsys):
+    assert main(["info", str(trained)]) == 0
+    found = capsys.readouterr().out
+    assert "energy; forces (3), of atoms alone" in found
+    assert "16 with energy, 16 with forces)" in found and "pressures" not in found
 
 
 def test_the_calculator_has_energies_and_forces(trained):
