@@ -262,7 +262,9 @@ def test_a_checkpoint_whose_definition_leaves_the_orders_to_the_degrees(degrees)
 def test_a_model_of_an_input_is_the_same_once_saved(ending, tmp_path):
     bridging = {"bridging_method": "zbl", "bridging_r_inner": 1.6, "bridging_r_outer": 2.4}
     property_of = {"type": "property", "property_name": "gap", "neuron": [0, 5], "intensive": True}
-    for model in ({}, bridging, {"fitting_net": {"neuron": [0, 6]}}, {"fitting_net": property_of}):
+    masked = {"neuron": [0, 6], "numb_aparam": 1, "use_aparam_as_mask": True}
+    fittings = [{"fitting_net": own} for own in ({"neuron": [0, 6]}, masked, property_of)]
+    for model in ({}, bridging, *fittings):
         potential = potential_of(deepmd_input(**model))
         potential.save(tmp_path / f"model.{ending}")
         again = mdops.load(tmp_path / f"model.{ending}", dtype="float64")

@@ -97,7 +97,8 @@ class DPA4ModelOptions(PartsOptions):
         name = "n_neuron" if "n_neuron" in fitting else "neuron"
         widths = fitting.get(name, [0] if gated else None)
         inputs = [descriptor.get("channels", DPA4Options.channels)]
-        inputs += [fitting.get(key, 0) for key in ("numb_fparam", "numb_aparam")]
+        inputs += [fitting.get("numb_fparam", 0)]
+        inputs += [] if fitting.get("use_aparam_as_mask") else [fitting.get("numb_aparam", 0)]
         inputs += [] if fitting.get("case_film_embd") else [fitting.get("dim_case_embd", 0)]
         if not isinstance(widths, list) or any(type(width) is not int for width in inputs):
             return node
