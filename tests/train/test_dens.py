@@ -18,6 +18,7 @@ from small_systems import EMT, alloy, interrupted, write_system
 import mdops
 from mdops.calculator import MDOps
 from mdops.cli import main
+from mdops.cli.train import _announcement
 from mdops.data.batch import Batch, make_batch
 from mdops.data.labels import labels_of
 from mdops.errors import ConfigError, DataError, ModelFileError, UnsupportedModelError
@@ -354,6 +355,16 @@ def test_a_new_fit_of_the_energies_of_types_shifts_them_alone(trained, tmp_path)
     shift = torch.from_numpy(data.composition()).double() @ (after.model.out_bias - before.model.out_bias)
     torch.testing.assert_close(now - was, shift.view(-1), rtol=0, atol=1e-10)
     assert float((now - batch.labels["energy"]).mean()) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_command_tells_how_many_parameters_are_trained(tmp_path):
+    trainer = Trainer(parse_config(training()), tmp_path)
+    trained = sum(p.numel() for group in trainer.optimizer.param_groups for p in group["params"])
+    every = sum(p.numel() for p in trainer.potential.parameters())
+    assert (
+        trained < every
+        and f"training {trained:,} parameters of a model of {every:,}, on" in _announcement(trainer)
+    )
 
 
 def test_adapters_train_the_heads_alone(trained, tmp_path):
