@@ -253,6 +253,16 @@ def test_errors_of_forces_are_of_atoms_at_their_places(answers):
     assert label_counts(batch) == {"energy": 2, "forces": 16}
 
 
+def test_energies_without_error_have_no_loss(answers):
+    """Also where the types have deviations of their own, as models have that were trained on energies of atoms."""
+    potential = right(load())
+    potential.model.out_std.copy_(torch.tensor([1.0, 2.0]))
+    batch = batch_of(potential, answers, False)
+    found = potential.predict(batch.system, batch.neighbors)
+    batch.labels["energy"] = found["energy"].detach()
+    assert loss_of(potential)(found, batch, 1.0, {"energy": 2.0}).item() == pytest.approx(0, abs=1e-12)
+
+
 def test_errors_of_no_forces_are_not_0(tmp_path):
     every = {"type": "dens", "dens_prob": 1.0, "dens_corrupt_ratio": None}
     train(tmp_path, training(every, numb_steps=2))
