@@ -761,7 +761,7 @@ class AtomicModel(ModelComponent, ABC):
 
     @property
     def keeps_deviation(self) -> bool:
-        """Whether a new fit of `out_bias` leaves `out_std`, by which trained results are multiplied."""
+        """Whether a new fit of `out_bias` leaves `out_std`, by which results are multiplied."""
         return False
 
     @property

@@ -367,6 +367,25 @@ def test_a_new_fit_of_the_energies_of_types_shifts_them_alone(trained, tmp_path)
     assert float((now - batch.labels["energy"]).mean()) == pytest.approx(0, abs=1e-9)
 
 
+def test_new_heads_have_the_energies_of_types_fitted(tmp_path):
+    train(tmp_path / "energies", training(ENERGY))
+    path = tmp_path / "energies" / "model.safetensors"
+    wide = mdops.load(path, dtype="float64")
+    wide.model.out_std.fill_(50.0)
+    trainer = Trainer(
+        parse_config(training()), tmp_path / "run", finetune=saved(wide, tmp_path / "wide.safetensors")
+    )
+    data, potential = trainer.frames.data, trainer.potential
+    batch = make_batch(data, trainer.frames.lists, np.arange(len(data)))
+    error = potential.evaluate(batch.system, batch.neighbors)["energy"] - batch.labels["energy"]
+    assert float(error.mean()) == pytest.approx(0, abs=1e-9)
+
+
+def saved(potential, path):
+    potential.save(path)
+    return path
+
+
 def test_the_command_tells_how_many_parameters_are_trained(tmp_path):
     trainer = Trainer(parse_config(training()), tmp_path)
     trained = sum(p.numel() for group in trainer.optimizer.param_groups for p in group["params"])

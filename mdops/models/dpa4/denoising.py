@@ -92,11 +92,6 @@ class DenoisingHeads(nn.Module):
         self.register_buffer("force_rms", torch.zeros((), dtype=torch.float64))
 
     @property
-    def is_trained(self) -> bool:
-        """Whether data was seen."""
-        return bool(self.force_rms > 0)
-
-    @property
     def _own(self) -> nn.ModuleDict:
         """The heads but that of energies."""
         names = ("force_embedding", "direct_force_head", "denoising_head")

@@ -230,7 +230,7 @@ class DPA4Model(DescriptorFitting):
 
     @property
     def keeps_deviation(self) -> bool:
-        return self.heads is not None and self.heads.is_trained
+        return self.heads is not None
 
     def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None

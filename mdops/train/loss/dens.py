@@ -91,7 +91,7 @@ class DenoisingLoss(Loss):
 
     def give_statistics(self, model: Any, data: Dataset, frames: np.ndarray) -> None:
         """Raises DataError if no atom in the frames has a force."""
-        if model.heads.is_trained:
+        if float(model.heads.force_rms) > 0:
             return
         square = count = 0.0
         for frame in frames if data.has("forces") else ():
