@@ -407,8 +407,10 @@ class Potential(EvaluationContext):
         autograd = Autograd(self)
         pairs, _ = autograd.judged(autograd.neighborhood(system, near), Step(system, near))
         pairs = dataclasses.replace(pairs, first_derivative_only=True)
-        size = self.model.atoms_at_once(pairs) or max(system.atoms, 1)
-        runs = [slice(first, first + size) for first in range(0, system.atoms, size)] or [slice(0, 0)]
+        size = self.model.atoms_at_once(pairs)
+        if size is None or size >= system.atoms:
+            return self.model.describe(pairs)
+        runs = [slice(first, first + size) for first in range(0, system.atoms, size)]
         return torch.cat([self.model.describe(pairs.of_atoms(run)) for run in runs])
 
     @_in_own_precision

@@ -28,16 +28,19 @@ def run(args: argparse.Namespace) -> int:
     from mdops.loading import load
 
     file = read_model(args.model, args.head)
+    try:
+        options = {"device": args.device, "dtype": args.dtype, "modifier": False}
+        potential, problem = load(args.model, head=args.head, **options), None
+    except UnsupportedModelError as error:
+        potential, problem = None, error
     _show("file", find_model_file(args.model))
-    _show("source", _source(file.source))
+    _show("source", _source(file.source, has_virials=potential is None or potential.answers_energies))
     if file.source.get("head"):
         also = ", ".join(file.source.get("head_aliases", []))
         _show("head", f"{file.source['head']} (also {also})" if also else file.source["head"])
     _show("kind", describe(file.model))
-    try:
-        potential = load(args.model, head=args.head, device=args.device, dtype=args.dtype, modifier=False)
-    except UnsupportedModelError as error:
-        _show("supported", f"no: {error}")
+    if potential is None:
+        _show("supported", f"no: {problem}")
         return 0
     if file.source.get("modifier"):
         section = file.source["modifier"]
@@ -53,7 +56,7 @@ def _show(name: str, value: Any) -> None:
     print(f"{name:<17} {value}")
 
 
-def _source(source: dict[str, Any]) -> str:
+def _source(source: dict[str, Any], *, has_virials: bool) -> str:
     """The format of the file, the program that wrote it, and the data of its training."""
     made = _software(source)
     parts = [source["format"], f"by {made}" if made else "", str(source.get("backend") or "")]
@@ -62,20 +65,20 @@ def _source(source: dict[str, Any]) -> str:
         parts.append(f"closest pair in the training data {distance:.3f} A")
     if isinstance(training, dict):
         parts.append(f"after step {training.get('step')} of {training.get('steps')}")
-        parts.append(_trained_on(training))
+        parts.append(_trained_on(training, has_virials=has_virials))
     began = source.get("began_with")
     if isinstance(began, dict):
         parts.append(f"begun with a model of {_software(began) or 'unknown origin'}")
     return ", ".join(part for part in parts if part)
 
 
-def _trained_on(training: dict[str, Any]) -> str:
+def _trained_on(training: dict[str, Any], *, has_virials: bool) -> str:
     """The frames of the training, and the labels that were used."""
     labels, frames = training.get("labels"), training.get("frames")
     if not isinstance(labels, dict):
         return ""
     counts = [f"{number} with {name}" for name, number in labels.items() if number]
-    pressures = "energy" in labels and not labels.get("virial")
+    pressures = has_virials and "energy" in labels and not labels.get("virial")
     without = ", none with virial: its pressures were not trained" if pressures else ""
     return f"trained on {frames} frames ({', '.join(counts)}{without})"
 
@@ -91,7 +94,7 @@ def _parts(potential: "Potential") -> dict[str, str]:
         "elements": ", ".join(potential.type_map if spin is None else potential.type_map[: spin.ntypes]),
         **({} if spin is None else {"magnetic moments": _moments(potential.type_map, spin)}),
         "cutoff": "none: all pairs of a cluster" if potential.model.masks else f"{potential.cutoff:g} A",
-        "answers": ", ".join(map(_output, potential.model.outputs)),
+        "answers": "; ".join(map(_output, potential.model.outputs)),
         **potential.model.summary(),
         "parameters": f"{parameters:,}",
         "evaluated as": _evaluation(potential),

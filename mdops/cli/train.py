@@ -301,11 +301,15 @@ def _announcement(trainer: "Trainer") -> str:
     count = trainer.processes.count
     shared = f", {count} processes" if count > 1 else ""
     if len(branches) == 1:
+        weights, adapters = (
+            [p for p in branches[0].potential.parameters() if p.requires_grad],
+            trainer.adapters,
+        )
+        trained = sum(p.numel() for p in (weights if adapters is None else adapters.trained_of(weights)))
         number = f"{parameters:,} parameters"
-        if trainer.adapters is not None:
-            weights = (p for p in branches[0].potential.parameters() if p.requires_grad)
-            trained = sum(p.numel() for p in trainer.adapters.trained_of(weights))
-            number = f"{trained:,} parameters, with adapters, of a model of {parameters:,},"
+        if trained != parameters:
+            with_adapters = "" if adapters is None else ", with adapters,"
+            number = f"{trained:,} parameters{with_adapters} of a model of {parameters:,},"
         head = f"training {number} on {_data(branches[0])}; {steps}, seed {trainer.seed}{shared}"
         return f"{head}\n{_labels(branches[0])}"
     lines = [

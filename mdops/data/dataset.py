@@ -1,5 +1,6 @@
 """The frames to train on, of any number and kind of atoms, in flat arrays."""
 
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from mdops.data.near_pairs import without_near_pairs
 from mdops.data.storage import Storage
 from mdops.data.units_check import pressure_warning, units_warning
 from mdops.errors import DataError, InputError
+from mdops.flags import require_numbers
 from mdops.models.spin import Spin
 from mdops.system import checked_charge_spin, require_defaults
 
@@ -183,9 +185,13 @@ def load_dataset(
     Raises:
         DataError: something is missing, damaged or makes no sense; the message names the file and the frame. Also if
             `min_pair_dist` leaves out all frames.
-        InputError: `type_map` has an element twice, or `names` is of a label that there is not.
+        InputError: `type_map` has an element twice, `names` is of a label that there is not, or `min_pair_dist` is no
+            distance.
     """
     _check_names(type_map, names or {}, known)
+    require_numbers(min_pair_dist=min_pair_dist)
+    if not 0 <= min_pair_dist < math.inf:
+        raise InputError(f"min_pair_dist is {min_pair_dist}, expected 0 or more, A")
     blocks = list(_blocks(_places(paths), list(type_map), names, labelled, known, silent))
     if leave_out:
         blocks = list(_divided(blocks, leave_out, left_out))

@@ -16,6 +16,8 @@ from mdops.files.lock import waiting
 from mdops.learn.config import StudentsConfig
 from mdops.learn.jobs import Jobs
 from mdops.loading import load
+from mdops.models.contract import ENERGY
+from mdops.models.registry import outputs_of
 from mdops.potential import Potential
 from mdops.train.config.read import parse_config
 from mdops.train.loop.checkpoint import checkpoints
@@ -104,9 +106,15 @@ def check_input(config: StudentsConfig, type_map: Sequence[str]) -> None:
     """Raises ConfigError if trainings cannot start with the given input, before the teacher is called."""
     tree = training_input(config.input or {}, [Path("labels.extxyz")], type_map, config.steps, 0)
     try:
-        parse_config(tree)
+        parsed = parse_config(tree)
     except ConfigError as error:
         raise ConfigError(f"students.input.{error}") from None
+    outputs = outputs_of(parsed.model)
+    if outputs != (ENERGY,):
+        raise ConfigError(
+            f"students.input: these models answer {', '.join(output.name for output in outputs)}, and simulations need "
+            "energies whose derivatives are the forces: choose another model.fitting_net.type and loss.type"
+        )
 
 
 def training_input(

@@ -760,6 +760,11 @@ class AtomicModel(ModelComponent, ABC):
         raise ConfigError(f"model.lora: a model of type {self.kind} has no adapters: leave the section out")
 
     @property
+    def keeps_deviation(self) -> bool:
+        """Whether a new fit of `out_bias` leaves `out_std`, by which results are multiplied."""
+        return False
+
+    @property
     def parts(self) -> "list[AtomicModel]":
         """Itself, or the parts of a blend."""
         return [self]

@@ -44,6 +44,7 @@ class ModelOptions(Options):
     }
     ADVICE: ClassVar[dict[str, str]] = {
         "bridging_method": "use_srtab has a table for small distances (`mdops zbl` writes one)",
+        "lora": 'low-rank adapters are for models of "type": "dpa4"',
         "modifier": "it goes with a model of type standard",
         "shared_dict": "it is for several models, which stand in model_dict",
         "spin": "the nearest are types of their own for atoms of different magnetic moments",

@@ -91,12 +91,23 @@ def test_inputs_that_make_no_sense_are_refused(changes, message):
         tiny(".", **changes)
 
 
-def test_a_wrong_input_of_the_students_is_told_before_the_teacher_is_asked(tmp_path):
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"model": {"descriptor": {"rcutt": 4.0}}},
+            r"students\.input\.model\.descriptor\.rcutt: .* the nearest is 'rcut'",
+        ),
+        (
+            {"model": {"type": "dpa4"}, "loss": {"type": "dens"}},
+            r"students\.input: these models answer energy, forces, and simulations need energies whose",
+        ),
+    ],
+)
+def test_a_wrong_input_of_the_students_is_told_before_the_teacher_is_asked(given, message, tmp_path):
     write_cells(tmp_path)
-    config = tiny(tmp_path, students={"input": {"model": {"descriptor": {"rcutt": 4.0}}}})
-    with pytest.raises(
-        ConfigError, match=r"students\.input\.model\.descriptor\.rcutt: .* the nearest is 'rcut'"
-    ):
+    config = tiny(tmp_path, students={"input": given})
+    with pytest.raises(ConfigError, match=message):
         learn(config, tmp_path / "learned")
     assert not list((tmp_path / "learned").glob("round-*"))
 

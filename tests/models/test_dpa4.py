@@ -97,6 +97,14 @@ def test_edges_in_runs_have_the_same_answers(case, device, monkeypatch):
                 assert relative_error(found[name].cpu(), value.cpu()) < 1e-11, (memory, name)
 
 
+def test_descriptors_are_what_the_fitting_reads():
+    potential = kinds.load_case("dpa4_base")
+    one, read = references(kinds.KINDS / "dpa4_base")[0], []
+    potential.model.fitting.register_forward_pre_hook(lambda _, given: read.append(given[0].detach()))
+    potential.predict(one.system, potential.neighbor_list(one.system))
+    torch.testing.assert_close(potential.descriptors(one.system), read[0], rtol=1e-12, atol=1e-14)
+
+
 def test_what_finds_no_room_runs_again():
     calls = []
 
@@ -254,7 +262,9 @@ def test_a_checkpoint_whose_definition_leaves_the_orders_to_the_degrees(degrees)
 def test_a_model_of_an_input_is_the_same_once_saved(ending, tmp_path):
     bridging = {"bridging_method": "zbl", "bridging_r_inner": 1.6, "bridging_r_outer": 2.4}
     property_of = {"type": "property", "property_name": "gap", "neuron": [0, 5], "intensive": True}
-    for model in ({}, bridging, {"fitting_net": {"neuron": [0, 6]}}, {"fitting_net": property_of}):
+    masked = {"neuron": [0, 6], "numb_aparam": 1, "use_aparam_as_mask": True}
+    fittings = [{"fitting_net": own} for own in ({"neuron": [0, 6]}, masked, property_of)]
+    for model in ({}, bridging, *fittings):
         potential = potential_of(deepmd_input(**model))
         potential.save(tmp_path / f"model.{ending}")
         again = mdops.load(tmp_path / f"model.{ending}", dtype="float64")

@@ -320,6 +320,8 @@ def test_adapters_of_parts_of_several_models_and_of_other_kinds_are_refused(tmp_
     }
     with pytest.raises(ConfigError, match=r"model\.model_dict\.two\.lora: adapters train a single model"):
         parse_input(several)
+    with pytest.raises(ConfigError, match=r'model\.lora: is not supported: .* for models of "type": "dpa4"'):
+        parse_config({**given, "model": {"type_map": ["Cu", "Al"], "lora": {"rank": 2}}})
     path = DATA / "training" / "finetune" / "finetuned.dp"
     with pytest.raises(ConfigError, match=r"model\.lora: a model of type standard has no adapters"):
         Trainer(config(), tmp_path, finetune=path, use_pretrain_script=True)

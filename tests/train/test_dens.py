@@ -17,6 +17,8 @@ from small_systems import EMT, alloy, interrupted, write_system
 
 import mdops
 from mdops.calculator import MDOps
+from mdops.cli import main
+from mdops.cli.train import _announcement
 from mdops.data.batch import Batch, make_batch
 from mdops.data.labels import labels_of
 from mdops.errors import ConfigError, DataError, ModelFileError, UnsupportedModelError
@@ -32,6 +34,7 @@ from mdops.train.loop.prediction import predict
 from mdops.train.loop.trainer import Trainer
 from mdops.train.loss.base import label_counts, squared_errors
 from mdops.train.loss.dens import DenoisingLoss
+from mdops.train.report.learning_curve import read_curve
 
 FOLDER = Path(__file__).parents[1] / "data" / "denoising"
 HALF_TURN = np.array([-1.0, 1.0, -1.0])  # about y: of DeePMD-kit's axes of vectors
@@ -250,6 +253,24 @@ def test_errors_of_forces_are_of_atoms_at_their_places(answers):
     assert label_counts(batch) == {"energy": 2, "forces": 16}
 
 
+def test_energies_without_error_have_no_loss(answers):
+    """Also where the types have deviations of their own, as models have that were trained on energies of atoms."""
+    potential = right(load())
+    potential.model.out_std.copy_(torch.tensor([1.0, 2.0]))
+    batch = batch_of(potential, answers, False)
+    found = potential.predict(batch.system, batch.neighbors)
+    batch.labels["energy"] = found["energy"].detach()
+    assert loss_of(potential)(found, batch, 1.0, {"energy": 2.0}).item() == pytest.approx(0, abs=1e-12)
+
+
+def test_errors_of_no_forces_are_not_0(tmp_path):
+    every = {"type": "dens", "dens_prob": 1.0, "dens_corrupt_ratio": None}
+    train(tmp_path, training(every, numb_steps=2))
+    curve = read_curve(tmp_path / "lcurve.out")
+    assert np.isnan(curve["rmse_f_trn"]).all()
+    assert (curve["rmse_e_trn"] > 0).all() and (curve["rmse_f_val"] > 0).all()
+
+
 def test_the_unit_of_forces_is_their_mean_length(tmp_path):
     trainer = Trainer(parse_config(training(model={"atom_exclude_types": [1]})), tmp_path)
     data = trainer.frames.data
@@ -335,6 +356,66 @@ def test_a_training_with_noise_begins_with_any_model(way, trained, tmp_path):
     begun.run()
 
 
+def test_a_new_fit_of_the_energies_of_types_shifts_them_alone(trained, tmp_path):
+    before = mdops.load(trained, dtype="float64")
+    trainer = Trainer(parse_config(training()), tmp_path, finetune=trained)
+    after, data = trainer.potential, trainer.frames.data
+    batch = make_batch(data, trainer.frames.lists, np.arange(len(data)))
+    was, now = (own.evaluate(batch.system, batch.neighbors)["energy"] for own in (before, after))
+    shift = torch.from_numpy(data.composition()).double() @ (after.model.out_bias - before.model.out_bias)
+    torch.testing.assert_close(now - was, shift.view(-1), rtol=0, atol=1e-10)
+    assert float((now - batch.labels["energy"]).mean()) == pytest.approx(0, abs=1e-9)
+
+
+def test_new_heads_have_the_energies_of_types_fitted(tmp_path):
+    train(tmp_path / "energies", training(ENERGY))
+    path = tmp_path / "energies" / "model.safetensors"
+    wide = mdops.load(path, dtype="float64")
+    wide.model.out_std.fill_(50.0)
+    trainer = Trainer(
+        parse_config(training()), tmp_path / "run", finetune=saved(wide, tmp_path / "wide.safetensors")
+    )
+    data, potential = trainer.frames.data, trainer.potential
+    batch = make_batch(data, trainer.frames.lists, np.arange(len(data)))
+    error = potential.evaluate(batch.system, batch.neighbors)["energy"] - batch.labels["energy"]
+    assert float(error.mean()) == pytest.approx(0, abs=1e-9)
+
+
+def saved(potential, path):
+    potential.save(path)
+    return path
+
+
+def test_the_command_tells_how_many_parameters_are_trained(tmp_path):
+    trainer = Trainer(parse_config(training()), tmp_path)
+    trained = sum(p.numel() for group in trainer.optimizer.param_groups for p in group["params"])
+    every = sum(p.numel() for p in trainer.potential.parameters())
+    assert (
+        trained < every
+        and f"training {trained:,} parameters of a model of {every:,}, on" in _announcement(trainer)
+    )
+
+
+def test_adapters_train_the_heads_alone(trained, tmp_path):
+    tree = training(model={"lora": {"rank": 2}})
+    tree["model"]["fitting_net"]["trainable"] = False
+    model = Trainer(parse_config(tree), tmp_path, finetune=trained).potential.model
+    assert all(p.requires_grad for p in model.heads.parameters())
+    assert not any(p.requires_grad for p in model.fitting.parameters())
+
+
+def test_a_process_may_have_no_energies(answers):
+    potential = right(load())
+    batch, loss = batch_of(potential, answers, False), loss_of(potential)
+    counts = label_counts(batch)
+    own = dataclasses.replace(
+        batch, labels={"forces": batch.labels["forces"]}, present={"forces": batch.present["forces"]}
+    )
+    found = potential.predict(batch.system, batch.neighbors)
+    without = {**counts, "energy": 0.0}
+    assert loss(found, own, 1.0, counts).item() == loss(found, batch, 1.0, without).item() > 0
+
+
 @pytest.mark.parametrize("ending", ["dp", "pt"])
 @pytest.mark.parametrize("loss", [None, ENERGY])
 def test_a_training_begins_with_a_model_of_deepmd_kit(ending, loss, tmp_path):
@@ -380,6 +461,13 @@ def test_saved_models_have_the_same_answers(source, ending, trained, tmp_path):
     assert set(found) == {"energy", "atom_energy", "forces"}
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12)
+
+
+def test_the_command_tells_what_it_answers(trained, capsys):
+    assert main(["info", str(trained)]) == 0
+    found = capsys.readouterr().out
+    assert "energy; forces (3), of atoms alone" in found
+    assert "16 with energy, 16 with forces)" in found and "pressures" not in found
 
 
 def test_the_calculator_has_energies_and_forces(trained):
@@ -450,7 +538,7 @@ def test_data_without_forces_or_with_one_energy_are_refused(tmp_path):
 
 
 def test_a_restart_with_another_loss_is_refused(trained):
-    with pytest.raises(ConfigError, match=r"model\.active_mode is None and was 'dens'"):
+    with pytest.raises(ConfigError, match=r"loss\.type is another and was dens\. A restart"):
         Trainer(parse_config(training(ENERGY)), trained.parent, restart=True)
 
 

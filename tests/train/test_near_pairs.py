@@ -1,13 +1,14 @@
 """Frames in which two atoms are too near to each other are left out of trainings, whatever file they are in."""
 
 import json
+import math
 
 import ase.io
 import numpy as np
 import pytest
 import torch
 from processes import together
-from small_systems import alloy, stop_after, write_system
+from small_systems import EMT, alloy, stop_after, write_system
 from test_branches import tree as branches_tree
 from test_dataset import same
 
@@ -15,7 +16,7 @@ from mdops.cli import main
 from mdops.data.frame_set import FrameSet
 from mdops.data.near_pairs import near_pairs
 from mdops.data.sampler import Sampler
-from mdops.errors import ConfigError, DataError
+from mdops.errors import ConfigError, DataError, InputError
 from mdops.train import Trainer, load_dataset
 from mdops.train.config.read import parse_config, parse_input
 
@@ -273,3 +274,9 @@ def test_what_the_key_may_be(tmp_path, section):
     given["training"][section]["min_pair_dist"] = -0.5
     with pytest.raises(ConfigError, match=rf"training\.{section}\.min_pair_dist"):
         parse_config(given)
+
+
+@pytest.mark.parametrize("value", [-0.5, math.nan, math.inf, "0.5", None])
+def test_what_the_argument_may_be(value):
+    with pytest.raises(InputError, match=rf"^min_pair_dist is {value!r}, expected"):
+        load_dataset(EMT, ["Cu", "Al"], min_pair_dist=value)

@@ -223,7 +223,7 @@ class DPA4Fitting(EnergyNet):
     ) -> "DPA4Fitting":
         options = cls.for_axes(options, axes)
         films = options.case_film_embd and options.dim_case_embd > 0
-        inputs = width + options.numb_fparam + options.numb_aparam + (0 if films else options.dim_case_embd)
+        inputs = width + sum(options.parameter_sizes.values()) + (0 if films else options.dim_case_embd)
         options.neuron = [hidden or automatic_width(inputs, 8 / 3) for hidden in options.neuron]
         precision = saved_precision(options.precision)
         node = {

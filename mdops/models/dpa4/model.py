@@ -37,6 +37,7 @@ _TERMS = (
 _COULOMB, _BOHR = 14.3996, 0.5291772109  # eV A and A, as DeePMD-kit has them
 _SCREENING, _POWER = 0.88534, 0.23
 _NONE = "none"
+_OWN_KEYS = ("bridging_method", "lora", "spin")  # that other models have not
 _SAME = 1 + 1e-6  # squared distances up to this ratio are the same, in another order of operations
 _TURNED = (
     "DeePMD-kit 3.2 trained this model (loss dens) with heads whose axes are not those of the atoms, so that its "
@@ -50,10 +51,10 @@ class DPA4ModelOptions(PartsOptions):
     NAMES: ClassVar[tuple[str, ...]] = ("dpa4", "DPA4", "sezm", "SeZM")
     IGNORED: ClassVar[tuple[str, ...]] = ("use_compile", "enable_tf32")
     NEUTRAL: ClassVar[dict[str, Any]] = {
-        name: value for name, value in ModelOptions.NEUTRAL.items() if name not in ("bridging_method", "spin")
+        name: value for name, value in ModelOptions.NEUTRAL.items() if name not in _OWN_KEYS
     }
     ADVICE: ClassVar[dict[str, str]] = {
-        name: words for name, words in ModelOptions.ADVICE.items() if name not in ("bridging_method", "spin")
+        name: words for name, words in ModelOptions.ADVICE.items() if name not in _OWN_KEYS
     }
 
     descriptor: Any = variant(
@@ -96,7 +97,8 @@ class DPA4ModelOptions(PartsOptions):
         name = "n_neuron" if "n_neuron" in fitting else "neuron"
         widths = fitting.get(name, [0] if gated else None)
         inputs = [descriptor.get("channels", DPA4Options.channels)]
-        inputs += [fitting.get(key, 0) for key in ("numb_fparam", "numb_aparam")]
+        inputs += [fitting.get("numb_fparam", 0)]
+        inputs += [] if fitting.get("use_aparam_as_mask") else [fitting.get("numb_aparam", 0)]
         inputs += [] if fitting.get("case_film_embd") else [fitting.get("dim_case_embd", 0)]
         if not isinstance(widths, list) or any(type(width) is not int for width in inputs):
             return node
@@ -223,8 +225,12 @@ class DPA4Model(DescriptorFitting):
         return self.options.NAMES[0]
 
     def adapt(self) -> list[torch.nn.Parameter]:
-        self.fitting.requires_grad_(True)
+        (self.fitting if self.heads is None else self.heads).requires_grad_(True)
         return set_adapted(self.descriptor)
+
+    @property
+    def keeps_deviation(self) -> bool:
+        return self.heads is not None
 
     def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None

@@ -308,7 +308,7 @@ class Branch:
         """The root of the loss, and RMSEs, over all processes."""
         (total,) = self._processes.sums([loss])
         sums = self._processes.sum_errors(errors, self.loss.labels)
-        rmse = {name: (square / max(number, 1)) ** 0.5 for name, (square, number) in sums.items()}
+        rmse = {name: (square / number) ** 0.5 for name, (square, number) in sums.items()}
         return {"loss": (total / self._processes.count) ** 0.5, **rmse}
 
     def state(self) -> dict[str, Any]:

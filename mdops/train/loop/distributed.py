@@ -121,9 +121,10 @@ class Processes:
     def sum_errors(
         self, errors: Mapping[str, tuple[float, int]], known: Labels
     ) -> dict[str, tuple[float, int]]:
-        """The sums of `squared_errors` of the known labels over processes, each of which may lack some of them."""
+        """The sums of `squared_errors` of the known labels over processes, each of which may lack some of them; those
+        of no values are left out."""
         if self.count == 1:
-            return dict(errors)
+            return {name: (square, number) for name, (square, number) in errors.items() if number}
         flat = self.sums([value for name in known for value in errors.get(name, (0.0, 0))])
         pairs = zip(known, flat[::2], flat[1::2], strict=True)
         return {name: (square, int(number)) for name, square, number in pairs if number}

@@ -13,6 +13,7 @@ _HELD = (
     *("model", "optimizer"),
     *("training.seed", "training.precision", "training.spline", "training.enable_ema"),
 )
+_LOSS = "model.active_mode"  # follows from loss.type
 
 
 def require_unchanged(before: Mapping[str, Any], config: Config | MultiTaskConfig, name: str) -> None:
@@ -44,7 +45,9 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any], of: str) -> li
     """The differing keys that a restart cannot change."""
     was, now = dict(_leaves(before)), dict(_leaves(after))
     return [
-        f"{of}{key} is {now.get(key)!r} and was {was.get(key)!r}"
+        f"{of}loss.type is {now.get(key) or 'another'} and was {was.get(key) or 'another'}"
+        if key == _LOSS
+        else f"{of}{key} is {now.get(key)!r} and was {was.get(key)!r}"
         for key in sorted(was.keys() | now.keys())
         if was.get(key) != now.get(key) and any(key == held or key.startswith(f"{held}.") for held in _HELD)
     ]

@@ -13,7 +13,6 @@ from mdops.data.labels import Labels, labels_of
 from mdops.errors import ConfigError, DataError
 from mdops.models.dpa4.denoising import OUTPUTS
 from mdops.models.dpa4.model import DPA4ModelOptions
-from mdops.nn.sums import sum_systems
 from mdops.options import Options, key
 from mdops.system import Noise
 from mdops.train.loss.base import Counts, Fraction, Loss, Result, difference
@@ -110,7 +109,7 @@ class DenoisingLoss(Loss):
 
     def take_statistics(self, model: Any) -> None:
         """Raises DataError if all frames of the statistics have the same energy."""
-        self._bias, self._std = model.counted_bias, model.out_std.detach().double()
+        self._std = model.out_std.detach().double()
         self._force_rms = model.heads.force_rms.detach()
         if not bool((self._std > 0).all()):
             raise DataError(
@@ -161,16 +160,11 @@ class DenoisingLoss(Loss):
 
     def _energy_errors(self, result: Result, batch: Batch) -> torch.Tensor:
         """(S,), of each frame; 0 without label."""
-        system, labelled = batch.system, rows("energy", batch)
         if "energy" not in batch.labels:
             return result["energy"][:0]
-        kinds = system.types.long().clamp(min=0)
-        bias = torch.where(system.types >= 0, self._bias[kinds], 0.0)
-        of_atoms = (result["atom_energy"] - bias) / self._std[kinds]
-        wanted = batch.labels["energy"] - sum_systems(bias, system.batch, system.count)
-        error = sum_systems(of_atoms, system.batch, system.count) - wanted / self._std[0]
+        error = (result["energy"] - batch.labels["energy"]) / self._std[0]
         size = error.abs() if self._options.loss_func == "mae" else error.square()
-        return torch.where(labelled, size / batch.sizes, 0.0)
+        return torch.where(rows("energy", batch), size / batch.sizes, 0.0)
 
     def _sizes(self, error: torch.Tensor) -> torch.Tensor:
         """(N,), of errors (N, 3)."""

@@ -217,7 +217,8 @@ def refit_bias(
     silent = np.flatnonzero(~model.has_energy.cpu().numpy()).tolist()
     found = output_statistics(errors, output, frames=frames, preset=known, exclude_types=silent, rcond=rcond)
     model.out_bias += torch.from_numpy(found.bias).to(model.out_bias)
-    model.out_std.copy_(torch.from_numpy(found.std))
+    if not model.keeps_deviation:
+        model.out_std.copy_(torch.from_numpy(found.std))
 
 
 def set_bias(potential: Potential, data: Dataset, frames: np.ndarray) -> None:
