@@ -53,7 +53,12 @@ class JitError(MDOpsError):
 
 
 class InputError(MDOpsError, ValueError):
-    """An input does not fit the model, or is not a physical structure; the message says what is wrong and where."""
+    """An input does not fit the model, or is not a physical structure; the message says what is wrong and where. `atom`
+    is the first atom with the problem, if it is known."""
+
+    def __init__(self, message: str = "", atom: int | None = None) -> None:
+        super().__init__(message)
+        self.atom = atom
 
 
 class DataError(InputError):

@@ -162,7 +162,9 @@ class Server:
             except UnsupportedModelError as error:
                 self.send(FAILED, UNSUPPORTED, text=str(error))
             except MDOpsError as error:
-                self.send(FAILED, FILE if kind == LOAD else NEIGHBORS_WRONG, text=str(error))
+                atom = getattr(error, "atom", None)
+                code = FILE if kind == LOAD else NEIGHBORS_WRONG
+                self.send(FAILED, code, 0 if atom is None else atom + 1, text=str(error))
             except ConnectionError:
                 return  # the program has ended
             except Exception as error:

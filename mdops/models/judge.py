@@ -119,10 +119,11 @@ def _refuse_coincident(
     other = int(near[atom, slot])
     if system.paired and atom // 2 == other // 2:
         raise InputError(
-            f"atom {atom // 2} has a moment of zero: its virtual atom lies on it. Give it a small one"
+            f"atom {atom // 2} has a moment of zero: its virtual atom lies on it. Give it a small one",
+            atom // 2,
         )
     atom, other = (atom // 2, other // 2) if system.paired else (atom, other)
-    raise InputError(f"atoms {atom} and {other} are at the same place")
+    raise InputError(f"atoms {atom} and {other} are at the same place", atom)
 
 
 def _refuse_short(model: AtomicModel, system: System, neighbors: NeighborList) -> None:
@@ -133,7 +134,8 @@ def _refuse_short(model: AtomicModel, system: System, neighbors: NeighborList) -
         (a, b), shortest = pairs[0].tolist(), model.shortest
         raise InputError(
             f"atoms {a} and {b} are nearer than {shortest:g} A, where the model's table of pairs begins "
-            f"({len(pairs.unique())} atoms are)"
+            f"({len(pairs.unique())} atoms are)",
+            a,
         )
 
 
@@ -148,5 +150,6 @@ def _refuse_overflow(model: AtomicModel, within: torch.Tensor, spec: NeighborSpe
     raise InputError(
         f"atom {atom} has {int(within[row, kind])} neighbours{of_type} within the "
         f"cutoff of {spec.cutoff:g} A, and the model's sel is {places} ({atoms} atoms overflow). "
-        'DeePMD-kit would drop the farthest: overflow="truncate" does too, overflow="extend" keeps all'
+        'DeePMD-kit would drop the farthest: overflow="truncate" does too, overflow="extend" keeps all',
+        atom,
     )

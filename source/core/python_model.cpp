@@ -41,7 +41,8 @@ class PythonModel : public Model {
       answer(input, output);
     } catch (const StopsElsewhere&) {
       throw;
-    } catch (...) {
+    } catch (const std::exception& error) {
+      if (const auto* const refused = dynamic_cast<const Refused*>(&error)) output.atom = refused->atom;
       if (others.call) others.call(others.context, MDOPS_FAILED, nullptr, nullptr, 0);
       throw;
     }

@@ -238,7 +238,7 @@ PythonProcess::Message PythonProcess::receive() {
     message.text.resize(static_cast<size_t>(head.bytes));
     if (read(message.text.data(), message.text.size())) {
       if (message.kind != kFailed) return message;
-      throw Error(static_cast<int>(message.numbers[0]), message.text);
+      throw Refused(static_cast<int>(message.numbers[0]), message.text, message.numbers[1] - 1);
     }
   }
   has_ended_ = true;

@@ -17,6 +17,12 @@
 
 namespace mdops::core {
 
+// What Python refuses, and the atom that it is about, or -1.
+struct Refused : Error {
+  Refused(int status, const std::string& why, int64_t about) : Error(status, why), atom(about) {}
+  int64_t atom;
+};
+
 // The model failed in another process of the program.
 struct StopsElsewhere : Error {
   StopsElsewhere() : Error(MDOPS_INTERNAL, "the model failed in another process of the program") {}
@@ -43,7 +49,8 @@ class PythonProcess {
   struct Message {
     Kind kind;
     int64_t numbers[kNumbers];
-    std::string text;  // of kFailed: the reason; of kModel: its description
+    std::string text;  // of kFailed: the reason, after a code and the atom's number from 1; of kModel: its
+                       // description
   };
 
   // A model loaded in Python.

@@ -441,19 +441,13 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     return own_.info.virtual_scale * longest;
   }
 
-  // The moments, which LAMMPS has as directions and lengths; returns a reason if a virtual atom lies on its
-  // atom, or if ghosts are missing.
+  // The moments, which LAMMPS has as directions and lengths; returns a reason if ghosts are missing.
   std::string read_spins() {
     const int all = atom->nlocal + atom->nghost;
     double longest = 0;
     spins_.assign(3 * static_cast<size_t>(all) + 1, 0.0);
     for (int i = 0; i < all; ++i) {
-      const double length = atom->sp[i][3];
-      const int kind = kinds_[atom->type[i]];
-      if (own_.info.virtual_scale > 0 && kind >= 0 && own_.info.magnetic[kind] && length == 0)
-        return "pair_style mdops: the atom with the ID " + std::to_string(atom->tag[i]) +
-               " has a moment of zero, so its virtual atom lies on it: give it a small one";
-      longest = std::max(longest, length);
+      longest = std::max(longest, atom->sp[i][3]);
       for (int a = 0; a < 3; ++a) spins_[3 * static_cast<size_t>(i) + a] = atom->sp[i][a] * atom->sp[i][3];
     }
     if (own_.info.cutoff + 2 * own_.info.virtual_scale * longest <= cutoff_) return "";

@@ -90,14 +90,14 @@ def library() -> ctypes.CDLL:
 
 
 class CoreError(Exception):
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, atom: int) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.atom = status, atom
 
 
-def check(status: int) -> None:
+def check(status: int, output: "Output | None" = None) -> None:
     if status != OK:
-        raise CoreError(status, library().mdops_message().decode())
+        raise CoreError(status, library().mdops_message().decode(), -1 if output is None else output.atom)
 
 
 def pointer(array: np.ndarray | None) -> int | None:
@@ -240,7 +240,7 @@ class Model:
             **({"magnetic_forces": np.full((atoms + ghosts, 3), 1e9)} if self.info().magnetic else {}),
         }
         output = Output(**{name: pointer(value) for name, value in out.items()})
-        check(library().mdops_compute(self.handle, ctypes.byref(input), ctypes.byref(output)))
+        check(library().mdops_compute(self.handle, ctypes.byref(input), ctypes.byref(output)), output)
         return {
             "energy": output.energy,
             "virial": np.array(output.virial).reshape(3, 3),

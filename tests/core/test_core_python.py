@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ase import Atoms
-from core_library import EXTEND, FILE, INVALID, NEIGHBORS, UNSUPPORTED, List, Model
+from core_library import EXTEND, FILE, INVALID, NEIGHBORS, UNSUPPORTED, CoreError, List, Model
 from test_core import KINDS, assert_near, ghosts, refused, rows_of, systems
 
 import mdops
@@ -191,6 +191,12 @@ def test_what_is_refused(process, monkeypatch, tmp_path):
     crowded = model("dpa3_few_places")
     given, _ = next(systems(KINDS / "dpa3_few_places"))
     refused(NEIGHBORS, "the model's sel is", crowded.compute, **given, atom_virial=False)
+    with pytest.raises(CoreError, match="atoms 1 and 2 are at the same place") as caught:
+        crowded.compute([[20.0] * 3, [0.0] * 3, [0.0] * 3], [0, 0, 0], atom_virial=False)
+    assert caught.value.status == NEIGHBORS and caught.value.atom == 1
+    with pytest.raises(CoreError, match="cannot be divided among atoms") as caught:
+        process.compute(**given)
+    assert caught.value.atom == -1
 
 
 def test_python_that_ends():
