@@ -18,7 +18,8 @@ from mdops.testing import op_samples
 
 OPS = torch.ops.mdops
 DTYPES = (torch.float32, torch.float64)
-TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
+# Of the largest number: gradients by the weights of moments are sums of ten thousand products.
+TOLERANCE = {torch.float32: 6e-6, torch.float64: 1e-13}
 
 
 def placed(tensor: torch.Tensor | None) -> torch.Tensor | None:

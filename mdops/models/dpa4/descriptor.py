@@ -157,9 +157,8 @@ class DPA4(EdgesBySplines, GraphDescriptor):
 
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
         edges = within[0][:, 0].long()
-        if (
-            self.has_virtual_atoms
-        ):  # only real pairs are counted; both atoms, and each other, have virtual ones
+        if self.has_virtual_atoms:
+            # Only real pairs are counted. Both atoms have a virtual one, and are neighbours of their own.
             edges = 4 * edges + 2
         none = torch.zeros_like(edges)
         return torch.stack([edges, none, none], 1)
