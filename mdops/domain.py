@@ -169,11 +169,8 @@ class Domain:
             neighbors, fparam, aparam, spins, atom_virial: as of a domain without ghosts.
         """
         system = dataclasses.replace(system, charge_spin=self.charge_spin)
-        aparam = self._shown(aparam)
-        if self._spin is not None:
-            assert spins is not None
-            system, aparam = self._spin.system(system, spins), self._spin.rows_of(aparam)
-            neighbors = self._neighbors(system) if system.paired else neighbors
+        system, aparam = self._with_moments(system, spins, self._shown(aparam))
+        neighbors = self._neighbors(system) if system.paired else neighbors
         given = None if fparam is None else fparam[None], aparam
         with torch.no_grad():
             answers, report = self.potential.evaluator()(system, neighbors, *given, atom_virial=atom_virial)
@@ -230,9 +227,7 @@ class Domain:
         if aparam is not None:
             aparam = torch.nn.functional.pad(aparam, (0, 0, 0, len(types) - atoms))
         rows = atoms
-        if self._spin is not None:
-            assert spins is not None
-            system, aparam = self._spin.system(system, spins), self._spin.rows_of(aparam)
+        system, aparam = self._with_moments(system, spins, aparam)
         if system.paired:
             rows, communication = 2 * atoms, _of_pairs(communication)
             neighbors = self._neighbors(system)
@@ -248,6 +243,13 @@ class Domain:
         with torch.no_grad():
             answers, report = self._evaluator(system, neighbors, fparam, aparam, **asked)
         return self._of(answers, report, system, rows)
+
+    def _with_moments(
+        self, system: System, spins: torch.Tensor | None, aparam: torch.Tensor | None
+    ) -> tuple[System, torch.Tensor | None]:
+        """The system with its moments, and the atomic parameters of its rows."""
+        system = self.potential.system_with_spins(system, spins)
+        return system, aparam if self._spin is None else self._spin.rows_of(aparam)
 
     def _neighbors(self, system: System) -> NeighborList:
         ntypes = len(self.potential.type_map)

@@ -159,6 +159,14 @@ def test_moments_are_given_to_models_that_take_them(process):
     found = Model(folder / "model.dp", overflow=EXTEND, python=sys.executable)
     two = {"positions": [[0, 0, 0], [2, 0, 0]], "types": [0, 1]}
     refused(INVALID, "spins is null, and the model has magnetic moments", found.compute, **two)
+    refused(
+        NEIGHBORS,
+        r"spins\[0, 0\] is nan",
+        found.compute,
+        **two,
+        spins=np.full((2, 3), np.nan),
+        atom_virial=False,
+    )
     assert process.info().magnetic is None or not process.info().magnetic
     refused(INVALID, "the model has no magnetic moments", process.compute, **two, spins=np.zeros((2, 3)))
 
