@@ -12,7 +12,7 @@ from mdops.data.neighbor_lists import PairLists, frames_system
 from mdops.models.spin import Spin
 from mdops.ops import NeighborList
 from mdops.potential import Potential
-from mdops.system import AtomsByType, System
+from mdops.system import AtomsByType, Noise, System
 
 
 @dataclass
@@ -75,6 +75,12 @@ class Batch:
             fparam=moved(self.fparam),
             aparam=moved(self.aparam),
         )
+
+    def displaced(self, displacements: torch.Tensor) -> "Batch":
+        """With atoms moved by (N, 3), A, from where they have their forces. The neighbours are those before."""
+        system = self.system
+        noise = Noise(displacements.any(1), displacements, self.labels["forces"])
+        return replace(self, system=replace(system, positions=system.positions + displacements, noise=noise))
 
     def taken_by(self, potential: Potential) -> "Batch":
         """This batch without parameters that the model does not take, which it would refuse: data may have them

@@ -28,7 +28,8 @@ class DeviceFrames:
 
     Attributes:
         frames: (F,) which of the dataset's they are, ascending. atoms: n.
-        graph_room: of a frame's graph (`NeighborList`); None: whoever makes it has to ask.
+        graph_room: of a frame's graph (`NeighborList`); None: whoever makes it has to ask. moved_room: the same, after
+            its atoms moved by half of the lists' skin at most.
     """
 
     def __init__(self, data: Dataset, lists: PairLists, frames: np.ndarray, device: torch.device) -> None:
@@ -62,6 +63,7 @@ class DeviceFrames:
                 self._arrays[name] = value if whole else rows(value)
         self._arrays = {name: value.to(device) for name, value in self._arrays.items()}
         self.graph_room: tuple[int, int, int] | None = None
+        self.moved_room: tuple[int, int, int] | None = None
         self._fixed: dict[int, tuple[torch.Tensor, ...]] = {}
 
     def places(self, frames: np.ndarray) -> torch.Tensor | None:
@@ -69,9 +71,9 @@ class DeviceFrames:
         place = np.searchsorted(self.frames, frames).clip(max=len(self.frames) - 1)
         return torch.from_numpy(place) if bool((self.frames[place] == frames).all()) else None
 
-    def batch(self, places: torch.Tensor) -> Batch:
-        """The batch of the frames at these places, (S,) int64 on the device. Nothing waits for the host if
-        `prepare` was called with S before."""
+    def batch(self, places: torch.Tensor, displacements: torch.Tensor | None = None) -> Batch:
+        """The batch of the frames at these places, (S,) int64 on the device, `displaced` if displacements (N, 3) are
+        given. Nothing waits for the host if `prepare` was called with S before."""
         count = len(places)
         types, system, start, sizes, labelled, *kinds = self.prepare(count)
         taken = {name: value.index_select(0, places) for name, value in self._arrays.items()}
@@ -83,7 +85,8 @@ class DeviceFrames:
             if name in taken:
                 taken[name] = taken[name].flatten(0, 1)
         labels = {name: taken[name] for name in self._known if name in taken}
-        return Batch(
+        room = self.graph_room if displacements is None else self.moved_room
+        batch = Batch(
             System(
                 taken["positions"],
                 types,
@@ -101,7 +104,7 @@ class DeviceFrames:
                 taken["counts"],
                 self.cutoff,
                 count * self._most,
-                self._room(count),
+                None if room is None else (count * room[0], count * room[1], count * room[2]),
             ),
             sizes,
             labels,
@@ -113,12 +116,7 @@ class DeviceFrames:
             silent=self._silent,
             spin=self._spin,
         )
-
-    def _room(self, count: int) -> tuple[int, int, int] | None:
-        if self.graph_room is None:
-            return None
-        edges, angles, inner = (count * size for size in self.graph_room)
-        return edges, angles, inner
+        return batch if displacements is None else batch.displaced(displacements)
 
     def prepare(self, count: int) -> tuple[torch.Tensor, ...]:
         """What all batches of `count` frames share: types, systems, each frame's first atom and size, True for

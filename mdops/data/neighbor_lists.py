@@ -26,7 +26,7 @@ class PairLists:
 
         Raises DataError, naming the frame, where that cannot be done, or aparam is no mask."""
         self.cutoff = cutoff
-        self._data, self._storage = data, storage or Storage()
+        self._data, self._storage, self._masks = data, storage or Storage(), masks
         self._hidden = _hidden(data) if masks and data.has("aparam") else None
         self._chunk = np.zeros(len(data), dtype=np.int64)  # of each frame
         self._first: list[int] = []  # atom of each chunk
@@ -73,6 +73,10 @@ class PairLists:
         self._chunk[start:stop] = len(self._arrays)
         self._first.append(int(self._data.offsets[start]))
         self._arrays.append((stored[0], stored[1], stored[2]))
+
+    def with_skin(self, skin: float) -> "PairLists":
+        """Those that reach farther, A, for atoms that will move."""
+        return PairLists(self._data, self.cutoff + skin, masks=self._masks)
 
     def rows(self, frame: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """neighbors and images (n, K) and counts (n, ntypes) of a frame, without copying."""

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,10 +29,13 @@ from mdops.io.upgrade import upgrade
 from mdops.md import Engine, EnsembleSettings
 from mdops.models import model_of_tree
 from mdops.models.dpa4.denoising import OUTPUTS
+from mdops.models.neighborhood import Neighborhood
 from mdops.system import Noise, System
 from mdops.train.config.read import parse_config
+from mdops.train.loop import branch as branches
 from mdops.train.loop.prediction import predict
 from mdops.train.loop.trainer import Trainer
+from mdops.train.loss import dens
 from mdops.train.loss.base import label_counts, squared_errors
 from mdops.train.loss.dens import DenoisingLoss
 from mdops.train.report.learning_curve import read_curve
@@ -202,6 +206,107 @@ def test_gradients_of_the_loss_are_its_slopes(answers):
     assert (ends[0] - ends[1]) / 2e-6 == pytest.approx(wanted, rel=1e-6)
 
 
+def trained_by(folder, tree, device, *, graphs=True):
+    """The trainer, and the longest displacement of each step."""
+    with nullcontext() if graphs else mock.patch.object(branches, "step_graphs", lambda *_, **__: None):
+        trainer = Trainer(parse_config(tree), folder, device=device)
+    (branch,) = trainer.branches.values()
+    assert (branch._graphs is not None) == graphs
+    longest, displacements = [], branch.loss.displacements
+
+    def seen(*given):
+        found = displacements(*given)
+        longest.append(0.0 if found is None else float(found.norm(dim=1).max()))
+        return found
+
+    with mock.patch.object(branch.loss, "displacements", seen):
+        trainer.run()
+    assert 0 < longest.count(0.0) < len(longest) == trainer.steps
+    return trainer, longest
+
+
+NOISE = {"loss_func": "mse", "dens_std": 0.05}
+
+
+@pytest.mark.parametrize("options", [{}, NOISE, {"dens_corrupt_ratio": None}], ids=["mae", "mse", "all"])
+def test_steps_in_graphs_are_the_steps_of_the_host(options, recorded, tmp_path):
+    device, replays = recorded
+    tree = training(numb_steps=8)
+    tree["loss"] |= options
+    found, _ = trained_by(tmp_path / "graphs", tree, device)
+    assert len(replays) == 2 * 8
+    wanted, _ = trained_by(tmp_path / "host", tree, device, graphs=False)
+    assert len(replays) == 2 * 8
+    same(found, wanted, tmp_path)
+
+
+def same(found, wanted, folder):
+    """Whether two trainings ended with the same weights, and wrote the same errors."""
+    own = found.potential.state_dict()
+    for name, value in wanted.potential.state_dict().items():
+        torch.testing.assert_close(own[name], value, rtol=1e-7, atol=1e-9, msg=name)
+    curves = [read_curve(trainer.folder / "lcurve.out") for trainer in (found, wanted)]
+    assert curves[0].keys() == curves[1].keys()
+    for name, value in curves[1].items():
+        np.testing.assert_allclose(curves[0][name], value, rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+def test_farther_displacements_go_by_the_host(recorded, tmp_path, monkeypatch):
+    device, replays = recorded
+    tree = training(numb_steps=8)
+    monkeypatch.setattr(dens, "_DEVIATIONS", 3)  # some steps have a longer one
+    found, longest = trained_by(tmp_path / "graphs", tree, device)
+    fits = [length <= 3 * 0.025 for length in longest]
+    assert 2 * longest.count(0.0) < len(replays) == 2 * sum(fits) < 2 * 8
+    wanted, _ = trained_by(tmp_path / "host", tree, device, graphs=False)
+    same(found, wanted, tmp_path)
+
+
+def test_wide_noise_goes_by_the_host(recorded, tmp_path):
+    device, replays = recorded
+    tree = training(numb_steps=8)
+    tree["loss"]["dens_std"] = 0.2
+    found, longest = trained_by(tmp_path / "graphs", tree, device)
+    assert len(replays) == 2 * longest.count(0.0)
+    wanted, _ = trained_by(tmp_path / "host", tree, device, graphs=False)
+    same(found, wanted, tmp_path)
+
+
+def test_lists_with_a_skin_have_all_neighbours_of_displaced_atoms(recorded, tmp_path):
+    device, _ = recorded
+    tree = training()
+    tree["model"]["descriptor"]["rcut"] = 4.4  # in a shell of many
+    trainer = Trainer(parse_config(tree), tmp_path, device=device)
+    potential, (branch,) = trainer.potential, trainer.branches.values()
+    (group,), reach = branch._graphs.groups, branch.loss.reach
+    assert reach == 5.5 * 0.025
+    random = torch.Generator().manual_seed(0)
+    shift = torch.randn(2 * group.atoms, 3, generator=random, dtype=torch.float64)
+    shift *= reach / shift.norm(dim=1, keepdim=True)
+    group.prepare(2)
+    batch = group.batch(torch.tensor([3, 7], device=device), shift.to(device))
+    within = [
+        Neighborhood.of(batch.system, pairs, potential.cutoff, potential.dtype).report(
+            potential.model.neighbors
+        )
+        for pairs in (batch.neighbors, potential.neighbor_list(batch.system))
+    ]
+    assert torch.equal(within[0].within[0], within[1].within[0])
+    still = group.batch(torch.tensor([3, 7], device=device)).neighbors.graph_room
+    room = batch.neighbors.graph_room
+    assert still[0] < room[0] <= 1.5 * still[0] and int(within[0].within[0].sum()) <= room[0]
+
+
+def test_a_restart_in_graphs_goes_on(recorded, tmp_path):
+    device, replays = recorded
+    whole = train(tmp_path / "whole", training(), device=device)
+    with interrupted(3), pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "part", training(), device=device)
+    again = train(tmp_path / "part", training(), restart=True, device=device)
+    assert replays
+    same(again, whole, tmp_path)
+
+
 def test_a_restart_ends_with_the_same_bits(tmp_path):
     whole = train(tmp_path / "whole", training())
     with interrupted(3), pytest.raises(KeyboardInterrupt):
@@ -221,7 +326,8 @@ def test_the_same_frames_get_the_same_noise_in_a_step(tmp_path):
 
     def corrupted(chosen, step, loss=loss):
         batch = make_batch(frames.data, frames.lists, np.array(chosen))
-        return batch, loss.corrupted(batch, np.array(chosen), [5, 9, step])
+        shift = loss.displacements(frames.data, np.array(chosen), [5, 9, step])
+        return batch, batch if shift is None else batch.displaced(shift)
 
     batch, found = corrupted([3, 7], 1)
     noise, half = found.system.noise, len(found.system.types) // 2

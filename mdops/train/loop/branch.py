@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from mdops.data.batch import Batch
 from mdops.data.dataset import NothingLeftOutError
 from mdops.data.labels import labels_of
 from mdops.errors import ConfigError
@@ -212,11 +211,15 @@ class Branch:
     def step(self, share: Share, rate: float, fraction: float) -> Outcome:
         """Takes a step: the loss, the predictions before it, and the batch."""
         self.taken += 1
+        moved = self.loss.displacements(self.frames.data, share.frames, [self._seed, _NOISE, self.taken])
         if self._graphs is not None:
-            outcome = self._graphs(share.frames, share.counts, rate, fraction)
+            outcome = self._graphs(share.frames, share.counts, rate, fraction, moved)
             if outcome is not None:
                 return outcome
-        batch = self._corrupted(self.frames.batch(share, self.potential.device), share)
+        batch = self.frames.batch(share, self.potential.device)
+        if moved is not None:
+            batch = batch.displaced(moved.to(self.potential.device))
+            batch = replace(batch, neighbors=self.potential.neighbor_list(batch.system))
         loss, result = train_step(
             self.potential,
             self.loss,
@@ -232,13 +235,6 @@ class Branch:
         if self.config.training.enable_ema:
             self._average.update()
         return loss, result, batch
-
-    def _corrupted(self, batch: Batch, share: Share) -> Batch:
-        """The batch of this step as the loss changes it."""
-        found = self.loss.corrupted(batch, share.frames, [self._seed, _NOISE, self.taken])
-        if found is batch:
-            return batch
-        return replace(found, neighbors=self.potential.neighbor_list(found.system))
 
     def trained(self, share: Share, outcome: Outcome) -> dict[str, float]:
         """The errors of a step."""

@@ -10,19 +10,23 @@ from mdops.train.loss import Loss
 
 
 def predict(
-    potential: Potential, batch: Batch, create_graph: bool = True, *, loss: Loss | None = None
+    potential: Potential,
+    batch: Batch,
+    create_graph: bool = True,
+    *,
+    loss: Loss | None = None,
+    check: bool = True,
 ) -> dict[str, torch.Tensor]:
     """energy (S,), atom_energy (N,), forces (N, 3) and virial (S, 3, 3) of a batch, from its lists.
 
     With `create_graph` all are differentiable in the weights. Parameters in the data that the model does not take
     are left out. With a `loss` of Hessians hessian (P, 3, 3), too (`Dataset.labels`), if the
-    batch has them. While a CUDA graph is captured, neighbours are not checked: `check_frames` was called before.
+    batch has them. Without `check`, neighbours are not checked (`check_frames` was called before).
     """
     batch = batch.taken_by(potential)
     parts = batch.system, batch.neighbors, batch.fparam, batch.aparam
     if create_graph:
-        captured = potential.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        found = potential.predict(*parts, check=not captured)
+        found = potential.predict(*parts, check=check)
     else:
         with torch.no_grad():
             answers, _ = potential.evaluator("differentiate")(*parts)

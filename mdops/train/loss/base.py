@@ -31,14 +31,14 @@ class Loss(ABC):
         labels: all that the model can be trained on.
         prefactors: of terms with the keys `start_pref_<term>` and `limit_pref_<term>`.
         terms: the labels in use.
-        corrupts: whether it changes the atoms of each step.
+        reach: how far steps of training move atoms, but for rare ones, A; 0: they move none.
     """
 
     Options: ClassVar[type[Options]]
     labels: Labels
     prefactors: Mapping[str, Prefactor]
     terms: list[str]
-    corrupts: ClassVar[bool] = False
+    reach: float = 0.0
 
     @classmethod  # noqa: B027
     def choose(cls, model: Any) -> None:
@@ -59,10 +59,10 @@ class Loss(ABC):
     def keys(self, label: str) -> list[str]:
         """The keys of the section that enable a label."""
 
-    def corrupted(self, batch: Batch, frames: np.ndarray, seed: Sequence[int]) -> Batch:
-        """The batch of a step of training, of these frames; its lists are to be made anew if atoms were moved. `seed`
-        is of the step."""
-        return batch
+    def displacements(self, data: Dataset, frames: np.ndarray, seed: Sequence[int]) -> torch.Tensor | None:
+        """(N, 3) float64, A: how a step of training moves the atoms of these frames, where zeros are no displacement;
+        None: it moves none. `seed` is of the step."""
+        return None
 
     def give_statistics(self, model: AtomicModel, data: Dataset, frames: np.ndarray) -> None:  # noqa: B027
         """Sets what the model to train needs of these frames of the data, and has not."""

@@ -1,24 +1,24 @@
 """The loss "dens": trains a dpa4 model to find energies, forces that are no derivatives of these, and noise."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
-from mdops.data.batch import Batch, labelled_rows, rows
+from mdops.data.batch import Batch, rows
 from mdops.data.dataset import Dataset
 from mdops.data.labels import Labels, labels_of
 from mdops.errors import ConfigError, DataError
 from mdops.models.dpa4.denoising import OUTPUTS
 from mdops.models.dpa4.model import DPA4ModelOptions
 from mdops.options import Options, key
-from mdops.system import Noise
 from mdops.train.loss.base import Counts, Fraction, Loss, Result, difference
 from mdops.train.loss.weights import Prefactor, Weight, weight_keys, weighted, weights_of
 
 _TERMS = {"energy": "e", "forces": "f"}
+_DEVIATIONS = 5.5  # one displacement in 800,000 is longer
 
 
 @dataclass(kw_only=True)
@@ -59,10 +59,10 @@ class DenoisingLoss(Loss):
     """
 
     Options = DenoisingLossOptions
-    corrupts = True
 
     def __init__(self, options: Any, prefactors: Mapping[str, Prefactor], labels: Labels) -> None:
         self.labels, self.prefactors, self._options = labels, prefactors, options
+        self.reach = _DEVIATIONS * options.dens_std if options.dens_prob else 0.0
         self.terms = [name for name, weight in prefactors.items() if weight.counts]
 
     @classmethod
@@ -117,29 +117,20 @@ class DenoisingLoss(Loss):
                 "dens has no unit for them: more frames, or others, have other energies"
             )
 
-    def corrupted(self, batch: Batch, frames: np.ndarray, seed: Sequence[int]) -> Batch:
-        """With noise at some atoms that have a force. It depends on the seed and on the frames, not on their order."""
+    def displacements(self, data: Dataset, frames: np.ndarray, seed: Sequence[int]) -> torch.Tensor | None:
+        """Of some atoms that have a force. They depend on the seed and on the frames, not on their order."""
         o = self._options
-        if "forces" not in batch.labels or np.random.default_rng(seed).random() >= o.dens_prob:
-            return batch
-        moved, noise = [], []
-        for frame, atoms in zip(frames, _atoms(batch), strict=True):
-            random = np.random.default_rng([*seed, int(frame)])
-            moved.append(
-                random.random(atoms) < (1.0 if o.dens_corrupt_ratio is None else o.dens_corrupt_ratio)
-            )
-            noise.append(random.normal(0, o.dens_std, (atoms, 3)))
-        system, forces = batch.system, batch.labels["forces"]
-        chosen = torch.from_numpy(np.concatenate(moved)).to(forces.device) & labelled_rows("forces", batch)
-        displacements = torch.from_numpy(np.concatenate(noise)).to(forces.device) * chosen[:, None]
-        return replace(
-            batch,
-            system=replace(
-                system,
-                positions=system.positions + displacements,
-                noise=Noise(chosen, displacements, forces),
-            ),
-        )
+        labelled = data.present["forces"] if data.has("forces") else np.zeros(len(data), bool)
+        if not labelled[frames].any() or np.random.default_rng(seed).random() >= o.dens_prob:
+            return None
+        found = []
+        for frame in frames:
+            own, random = data.atoms(int(frame)), np.random.default_rng([*seed, int(frame)])
+            atoms = own.stop - own.start
+            moved = random.random(atoms) < (1.0 if o.dens_corrupt_ratio is None else o.dens_corrupt_ratio)
+            noise = random.normal(0, o.dens_std, (atoms, 3))
+            found.append(noise * (moved & labelled[frame])[:, None])
+        return torch.from_numpy(np.concatenate(found))
 
     def parts(self, result: Result, batch: Batch, fraction: Fraction, counts: Counts) -> list[torch.Tensor]:
         found = []
@@ -153,7 +144,8 @@ class DenoisingLoss(Loss):
             if noise is None:
                 found.append(result.get("noise", error)[:0].sum())  # its head has gradients, which are 0
             else:
-                error = (result["noise"] - noise.displacements / self._options.dens_std)[noise.moved]
+                error = result["noise"] - noise.displacements / self._options.dens_std
+                error = torch.where(noise.moved[:, None], error, 0.0)
                 weight = self._options.dens_denoising_pos_coefficient
                 found.append(weight * self._sizes(error).sum() / counts["forces"])
         return found
@@ -171,9 +163,3 @@ class DenoisingLoss(Loss):
         if self._options.loss_func == "mae":
             return torch.linalg.vector_norm(error, dim=1)
         return error.square().mean(1) if error.shape[1] == 3 else error.flatten()
-
-
-def _atoms(batch: Batch) -> list[int]:
-    """The number of atoms of each frame."""
-    found: list[int] = torch.bincount(batch.system.batch.long(), minlength=batch.system.count).tolist()
-    return found
