@@ -1,11 +1,14 @@
 """Steps of models with magnetic moments on a GPU: NVE in the engine, and trainings, with and without CUDA graphs.
 
-    python benchmarks/magnetic_moments.py [--json FILE] [--commit HASH]
+    python benchmarks/magnetic_moments.py [--noise] [--json FILE] [--commit HASH]
 
 DPA-4 of degree 2 with 32 channels, two blocks and three layers a message, and DPA-4C with 64 channels, both with
 random weights and a cutoff of 6 A, in float32. The crystal is nickel oxide with displaced atoms and moments in random
 directions. The engine moves 64 and 512 atoms and makes the neighbour lists that it needs, the median of five times 40
-steps. A training step is on four frames of 8 atoms, whose labels are those of another model with random weights.
+steps. A training step is on four frames of 8 atoms, whose labels are random numbers.
+
+--noise: instead, training steps of that DPA-4 without moments, on four frames of 8 and of 64 atoms, with the loss ener,
+and with the loss dens where every second step displaces atoms, and where all do.
 """
 
 import argparse
@@ -13,7 +16,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,9 @@ SECTIONS = {
     "dpa4": {"type": "dpa4", "rcut": 6.0, "channels": 32, "n_radial": 16, "lmax": 2, "n_blocks": 2, "mixing_layers": 3},
     "dpa4c": {"type": "dpa4c", "rcut": 6.0, "channels": 64, "n_radial": 8},
 }  # fmt: skip
+
+
+NOISE = {"ener": None, "dens": 0.5, "dens, noise in all steps": 1.0}  # losses, and their `dens_prob`
 
 
 def crystal(seed: int) -> Atoms:
@@ -67,9 +74,16 @@ def tree_of(kind: str, system: str) -> dict[str, Any]:
     }
 
 
-def potential_of(kind: str, seed: int) -> Potential:
+def noisy_tree(system: str, probability: float | None = None) -> dict[str, Any]:
+    tree = tree_of("dpa4", system)
+    del tree["model"]["spin"]
+    tree["loss"] = {"type": "ener"} if probability is None else {"type": "dens", "dens_prob": probability}
+    return tree
+
+
+def potential_of(kind: str) -> Potential:
     options = parse_config(tree_of(kind, "none")).model
-    return Potential(find("model", options.KIND).random(options, seed, torch.float32), overflow="extend")
+    return Potential(find("model", options.KIND).random(options, 1, torch.float32), overflow="extend")
 
 
 def milliseconds(work: Callable[[], Any], count: int) -> float:
@@ -90,24 +104,22 @@ def engine_step(potential: Potential, repeats: int, graphs: bool) -> float:
     return milliseconds(lambda: list(engine.run(40)), 40)
 
 
-def write_frames(path: Path, potential: Potential, count: int = 8) -> Path:
-    """Frames with the model's answers."""
-    frames = [crystal(seed) for seed in range(count)]
-    found = potential.compute(frames)
-    parts = zip(
-        frames, found["energy"], *(np.split(found[k], count) for k in ("forces", "force_mag")), strict=True
-    )
-    for atoms, energy, forces, force_mag in parts:
-        atoms.calc = SinglePointCalculator(atoms, energy=float(energy), forces=forces)
-        atoms.arrays["force_mag"] = force_mag
+def write_frames(path: Path, repeats: int) -> None:
+    """Eight frames with random labels."""
+    random = np.random.default_rng(0)
+    frames = [crystal(seed).repeat((repeats,) * 3) for seed in range(8)]
+    for atoms in frames:
+        forces, atoms.arrays["force_mag"] = random.normal(size=(2, len(atoms), 3))
+        atoms.calc = SinglePointCalculator(atoms, energy=random.normal(), forces=forces)
     ase.io.write(path, frames)
-    return path
 
 
-def training_step(kind: str, graphs: bool) -> float:
+def training_step(make: Callable[[str], dict[str, Any]], graphs: bool, repeats: int = 1) -> float:
+    """`make`: the input, for data in this file."""
     with tempfile.TemporaryDirectory() as folder:
-        system = write_frames(Path(folder, "frames.extxyz"), potential_of(kind, 2))
-        trainer = Trainer(parse_config(tree_of(kind, str(system))), Path(folder, "run"), device="cuda")
+        path = Path(folder, "frames.extxyz")
+        write_frames(path, repeats)
+        trainer = Trainer(parse_config(make(str(path))), Path(folder, "run"), device="cuda")
         branch = trainer.branches[""]
         assert branch._graphs is not None
         if not graphs:
@@ -120,19 +132,33 @@ def training_step(kind: str, graphs: bool) -> float:
         return milliseconds(steps, 20)
 
 
+def rows_of_moments() -> Iterator[dict[str, Any]]:
+    for kind in SECTIONS:
+        potential = potential_of(kind).eval().to("cuda")
+        for graphs in (False, True):
+            row: dict[str, Any] = {"model": kind, "graphs": graphs}
+            row |= {f"engine, {8 * n**3} atoms, ms": engine_step(potential, n, graphs) for n in (2, 4)}
+            yield row | {"training step, ms": training_step(partial(tree_of, kind), graphs)}
+
+
+def noisy_rows() -> Iterator[dict[str, Any]]:
+    for loss, probability in NOISE.items():
+        make = partial(noisy_tree, probability=probability)
+        for graphs in (False, True):
+            row: dict[str, Any] = {"loss": loss, "graphs": graphs}
+            yield row | {f"{8 * n**3} atoms a frame, ms": training_step(make, graphs, n) for n in (1, 2)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--noise", action="store_true", help="training steps with the loss dens")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", help="of the measured source, recorded as it is")
     arguments = parser.parse_args()
     rows = []
-    for kind in SECTIONS:
-        potential = potential_of(kind, 1).eval().to("cuda")
-        for graphs in (False, True):
-            row: dict[str, Any] = {"model": kind, "graphs": graphs}
-            row |= {f"engine, {8 * n**3} atoms, ms": engine_step(potential, n, graphs) for n in (2, 4)}
-            rows.append(row | {"training step, ms": training_step(kind, graphs)})
-            print(rows[-1], flush=True)
+    for row in noisy_rows() if arguments.noise else rows_of_moments():
+        rows.append(row)
+        print(row, flush=True)
     if arguments.json:
         found = {"machine": machine("cuda", arguments.commit), "steps": rows}
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
