@@ -15,7 +15,7 @@ import os
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -122,7 +122,8 @@ class Options:
     A class may list keys of DeePMD-kit that are not its fields. IGNORED: keys that change neither results nor files.
     UNUSED: keys that have an effect in DeePMD-kit but not here, with the values that ask for nothing; other values give
     a warning. NEUTRAL: keys with the only value that is allowed. A key is off if it is null or a section with
-    `"enable": false`. ADVICE: for keys that are not supported, what to do instead.
+    `"enable": false`. ADVICE: for keys that are not supported, what to do instead. Of NEUTRAL and ADVICE of a base
+    class, those do not count that are fields.
     """
 
     KIND: ClassVar[str]  # the kind's name in model files
@@ -206,6 +207,7 @@ def from_definition(kind: type[Options], params: Mapping[str, Any]) -> dict[str,
 
 
 _MOST = 2**63  # limit of whole numbers
+_FEW = 3  # kinds that an error names
 PRECISIONS = ("default", "float32", "float64", "single", "double")  # of inputs
 
 
@@ -330,8 +332,9 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not a number in JSON")
 
 
-def parse(kind: type[T], node: Any, path: str = "") -> T:
-    """The section `kind` of a tree of JSON. Keys that begin with "_" are comments.
+def parse(kind: type[T], node: Any, path: str = "", others: Iterable[type[Options]] = ()) -> T:
+    """The section `kind` of a tree of JSON; `others` are the kinds that it could be. Keys that begin with "_" are
+    comments.
 
     Raises:
         ConfigError: a key that is unknown (the nearest valid one is named), absent, of another type or out of
@@ -341,18 +344,21 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
         raise ConfigError(f"{path or 'the input'}: is {_kind(node)}, expected a section in braces")
     if issubclass(kind, Options):
         node = kind.completed(node, path)
-    fields = {f.name: f for f in dataclasses.fields(kind) if f.metadata.get("where") != "file"}  # type: ignore[arg-type]
+    fields = _keys_of(kind)
     names = {alias: name for name, f in fields.items() for alias in (name, *f.metadata["alias"])}
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
-    advice = getattr(kind, "ADVICE", {})
+    neutral, advice = (
+        {name: value for name, value in getattr(kind, listed, {}).items() if name not in names}
+        for listed in ("NEUTRAL", "ADVICE")
+    )
     # First `type`, which decides which keys are valid. Then keys with advice: they show what the section is for.
     for keyword in sorted(node, key=lambda name: (name != "type", name not in advice)):
         place = f"{path}.{keyword}" if path else str(keyword)
         if str(keyword).startswith("_") or keyword in getattr(kind, "IGNORED", ()):
             continue
-        if keyword in getattr(kind, "NEUTRAL", {}):
-            _require_neutral(node[keyword], kind.NEUTRAL[keyword], place, advice.get(keyword))  # type: ignore[attr-defined]
+        if keyword in neutral:
+            _require_neutral(node[keyword], neutral[keyword], place, advice.get(keyword))
             continue
         if keyword in getattr(kind, "UNUSED", {}):
             _warn_unused(node[keyword], kind.UNUSED[keyword], place)  # type: ignore[attr-defined]
@@ -365,6 +371,12 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
                 raise ConfigError(f"{place}: is not supported: {advice[keyword]}")
             for section in (name for name, hint in hints.items() if _has_key(hint, str(keyword))):
                 raise ConfigError(f"{place}: there is no such key here; it belongs in {section!r}")
+            having = [other.NAMES[0] for other in dict.fromkeys(others) if keyword in _keys_of(other)]
+            if 0 < len(having) <= _FEW:
+                where = " or ".join(having)
+                raise ConfigError(
+                    f"{place}: there is no such key here; it belongs in a section of type {where}"
+                )
             own = [known for known in names if names[known] == known] or names  # not aliases
             nearest = difflib.get_close_matches(str(keyword), own, 1, 0.0)[0]
             raise ConfigError(f"{place}: there is no such key; the nearest is {nearest!r}")
@@ -379,6 +391,11 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
         elif name not in values and (_required(field) or "kinds" in field.metadata):
             raise ConfigError(f"{place}: is missing")
     return kind(**values)
+
+
+def _keys_of(kind: type) -> dict[str, dataclasses.Field[Any]]:
+    """The fields that are keys of an input."""
+    return {f.name: f for f in dataclasses.fields(kind) if f.metadata.get("where") != "file"}
 
 
 def _has_key(hint: Any, keyword: str) -> bool:
@@ -413,7 +430,7 @@ def _variant(value: Any, field: dataclasses.Field[Any], place: str) -> Any:
             close = difflib.get_close_matches(name, list(kinds), 1, 0.8)
             why = (absent(name) if absent else "") or (f" (the nearest is {close[0]!r})" if close else "")
         raise ConfigError(f"{place}.type: is {name!r}, expected one of {known}{why}{MORE_KINDS}")
-    return parse(kinds[name], value, place)
+    return parse(kinds[name], value, place, kinds.values())
 
 
 def _require_neutral(value: Any, neutral: Any, place: str, advice: str | None) -> None:

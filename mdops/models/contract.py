@@ -68,6 +68,11 @@ class Output(NamedTuple):
 
 
 ENERGY = Output("energy", (), "eV", differentiated=True)
+# Energies, and forces that are no derivatives of these.
+DIRECT = (
+    ENERGY._replace(differentiated=False),
+    Output("forces", (3,), "eV/A", extensive=False, of_atoms="forces"),
+)
 
 
 def tables_of(module: nn.Module) -> list[nn.Parameter]:
@@ -702,8 +707,11 @@ class AtomicModel(ModelComponent, ABC):
         has_energy: (ntypes,) bool, False for `atom_exclude_types`: their atoms have no energy, but are
             neighbours of others.
         absent_pairs: (ntypes, ntypes) bool, `pair_exclude_types`: no neighbours of each other; None: no pairs.
+        heads: those that predict in place of the fitting, if a loss of `ModelOptions.HEADS` trained them; None: it
+            predicts. Only kinds with HEADS have the attribute.
     """
 
+    heads: Any
     outputs: tuple[Output, ...] = (ENERGY,)
     out_bias: torch.Tensor
     out_std: torch.Tensor

@@ -44,7 +44,6 @@ class ModelOptions(Options):
     }
     ADVICE: ClassVar[dict[str, str]] = {
         "bridging_method": "use_srtab has a table for small distances (`mdops zbl` writes one)",
-        "lora": 'low-rank adapters are for models of "type": "dpa4"',
         "modifier": "it goes with a model of type standard",
         "shared_dict": "it is for several models, which stand in model_dict",
         "spin": "the nearest are types of their own for atoms of different magnetic moments",
@@ -54,6 +53,7 @@ class ModelOptions(Options):
     is_frozen: ClassVar[bool] = (
         False  # whether it stands for a model that was trained before, and is not again
     )
+    HEADS: ClassVar[tuple[str, ...]] = ()  # losses that train heads of its own; then it has `active_mode`
 
     type_map: list[str] = key(doc="the element of each type", where="input", of="training")
     data_stat_nbatch: int = key(
@@ -205,9 +205,6 @@ class StandardOptions(PartsOptions):
         *ModelOptions.IGNORED,
         *("use_srtab", "smin_alpha", "sw_rmin", "sw_rmax"),
     )
-    NEUTRAL: ClassVar[dict[str, Any]] = {
-        k: v for k, v in ModelOptions.NEUTRAL.items() if k not in ("spin", "modifier", "type_embedding")
-    }
 
     spin: dict | None = key(
         None,

@@ -320,7 +320,7 @@ def test_adapters_of_parts_of_several_models_and_of_other_kinds_are_refused(tmp_
     }
     with pytest.raises(ConfigError, match=r"model\.model_dict\.two\.lora: adapters train a single model"):
         parse_input(several)
-    with pytest.raises(ConfigError, match=r'model\.lora: is not supported: .* for models of "type": "dpa4"'):
+    with pytest.raises(ConfigError, match=r"model\.lora: there is no such key .* in a section of type dpa4"):
         parse_config({**given, "model": {"type_map": ["Cu", "Al"], "lora": {"rank": 2}}})
     path = DATA / "training" / "finetune" / "finetuned.dp"
     with pytest.raises(ConfigError, match=r"model\.lora: a model of type standard has no adapters"):

@@ -28,7 +28,7 @@ from mdops.io.hdf5 import read_hdf5
 from mdops.io.upgrade import upgrade
 from mdops.md import Engine, EnsembleSettings
 from mdops.models import model_of_tree
-from mdops.models.dpa4.denoising import OUTPUTS
+from mdops.models.contract import DIRECT
 from mdops.models.neighborhood import Neighborhood
 from mdops.system import Noise, System
 from mdops.train.config.read import parse_config
@@ -119,12 +119,12 @@ def batch_of(potential, answers, noisy):
     labels = {"energy": answers["energy"].flatten(), "forces": forces}
     present = dict.fromkeys(labels, torch.ones(2, dtype=torch.bool))
     near = potential.neighbor_list(system)
-    return Batch(system, near, torch.tensor([8, 8]), labels, present, None, None, known=labels_of(OUTPUTS))
+    return Batch(system, near, torch.tensor([8, 8]), labels, present, None, None, known=labels_of(DIRECT))
 
 
 def loss_of(potential, **options):
     config = parse_config(training({"type": "dens", **OPTIONS, **options}))
-    loss = DenoisingLoss.make(config.loss, labels_of(OUTPUTS))
+    loss = DenoisingLoss.make(config.loss, labels_of(DIRECT))
     loss.take_statistics(potential.model)
     return loss
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from mdops.errors import ModelFileError
 from mdops.models import schema
-from mdops.models.contract import Output, Tree
+from mdops.models.contract import Tree
 from mdops.models.dpa4.descriptor import DPA4
 from mdops.models.dpa4.fitting import DPA4Fitting
 from mdops.models.neighborhood import Neighborhood
@@ -25,10 +25,6 @@ from mdops.nn.equivariant.rotation import spherical_harmonics
 from mdops.options import saved_precision
 from mdops.system import Noise
 
-OUTPUTS = (
-    Output("energy", (), "eV"),
-    Output("forces", (3,), "eV/A", extensive=False, of_atoms="forces"),
-)
 NODE = schema.Node(
     {"energy": schema.part, "turned": (schema.boolean, False), "@variables": schema.part}
 )  # of these heads in a tree

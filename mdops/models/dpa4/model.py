@@ -14,7 +14,7 @@ from ase.data import atomic_numbers
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import registry, schema
 from mdops.models.absent import nearest
-from mdops.models.contract import Features, Output, Tree
+from mdops.models.contract import DIRECT, Features, Output, Tree
 from mdops.models.dpa4 import denoising
 from mdops.models.dpa4.adapted import set_adapted
 from mdops.models.dpa4.denoising import DenoisingHeads
@@ -25,7 +25,7 @@ from mdops.models.keys import AdapterOptions
 from mdops.models.neighborhood import COINCIDENT, Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.models.spin import is_native, native_section, spin_of_types
-from mdops.models.standard import DescriptorFitting, ModelOptions, PartsOptions
+from mdops.models.standard import DescriptorFitting, PartsOptions
 from mdops.options import Most, key, section, variant
 
 _TERMS = (
@@ -37,7 +37,6 @@ _TERMS = (
 _COULOMB, _BOHR = 14.3996, 0.5291772109  # eV A and A, as DeePMD-kit has them
 _SCREENING, _POWER = 0.88534, 0.23
 _NONE = "none"
-_OWN_KEYS = ("bridging_method", "lora", "spin")  # that other models have not
 _SAME = 1 + 1e-6  # squared distances up to this ratio are the same, in another order of operations
 _TURNED = (
     "DeePMD-kit 3.2 trained this model (loss dens) with heads whose axes are not those of the atoms, so that its "
@@ -50,12 +49,7 @@ class DPA4ModelOptions(PartsOptions):
     KIND = "SeZM"
     NAMES: ClassVar[tuple[str, ...]] = ("dpa4", "DPA4", "sezm", "SeZM")
     IGNORED: ClassVar[tuple[str, ...]] = ("use_compile", "enable_tf32")
-    NEUTRAL: ClassVar[dict[str, Any]] = {
-        name: value for name, value in ModelOptions.NEUTRAL.items() if name not in _OWN_KEYS
-    }
-    ADVICE: ClassVar[dict[str, str]] = {
-        name: words for name, words in ModelOptions.ADVICE.items() if name not in _OWN_KEYS
-    }
+    HEADS: ClassVar[tuple[str, ...]] = ("dens",)
 
     descriptor: Any = variant(
         lambda: registry.options("descriptor"), "dpa4", absent=partial(nearest, "descriptor")
@@ -79,13 +73,13 @@ class DPA4ModelOptions(PartsOptions):
     )
     lora: AdapterOptions | None = section(AdapterOptions, optional=True)
     active_mode: str | None = key(
-        None, "the loss that it is trained with", choices=("ener", "dens"), where="file", of="training"
+        None, "the loss that it is trained with", choices=("ener", *HEADS), where="file", of="training"
     )
 
     @property
     def denoises(self) -> bool:
         """Whether its answers are those of the heads that the loss `dens` trains."""
-        return self.active_mode == "dens"
+        return self.active_mode in self.HEADS
 
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
@@ -218,7 +212,7 @@ class DPA4Model(DescriptorFitting):
 
     @classmethod
     def outputs_of(cls, options: Any) -> tuple[Output, ...]:
-        return denoising.OUTPUTS if options.denoises else super().outputs_of(options)
+        return DIRECT if options.denoises else super().outputs_of(options)
 
     @property
     def kind(self) -> str:
@@ -309,7 +303,7 @@ class DPA4Model(DescriptorFitting):
         else:
             self.options.check("model", self.type_map)
             self.heads = DenoisingHeads.random(self.descriptor, self.fitting, self.type_map, seed)
-            self.outputs = denoising.OUTPUTS
+            self.outputs = DIRECT
 
     def repulsion(self, near: Neighborhood) -> torch.Tensor:
         """(N,), eV, float64: half of the repulsion of an atom and its neighbours."""
@@ -385,7 +379,7 @@ class DPA4Model(DescriptorFitting):
             if heads["turned"]:
                 warnings.warn(_TURNED, stacklevel=2)
             made.heads = DenoisingHeads.from_tree(heads, made.descriptor, made.type_map, dtype)
-            made.outputs = denoising.OUTPUTS
+            made.outputs = DIRECT
         return made
 
     def to_tree(self) -> Tree:

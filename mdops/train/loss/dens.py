@@ -1,4 +1,4 @@
-"""The loss "dens": trains a dpa4 model to find energies, forces that are no derivatives of these, and noise."""
+"""The loss "dens": trains a model to find energies, forces that are no derivatives of these, and noise."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from mdops.data.batch import Batch, rows
 from mdops.data.dataset import Dataset
 from mdops.data.labels import Labels, labels_of
 from mdops.errors import ConfigError, DataError
-from mdops.models.dpa4.denoising import OUTPUTS
-from mdops.models.dpa4.model import DPA4ModelOptions
+from mdops.models import registry
+from mdops.models.contract import DIRECT
 from mdops.options import Options, key
 from mdops.train.loss.base import Counts, Fraction, Loss, Result, difference
 from mdops.train.loss.weights import Prefactor, Weight, weight_keys, weighted, weights_of
@@ -67,15 +67,18 @@ class DenoisingLoss(Loss):
 
     @classmethod
     def choose(cls, model: Any) -> None:
-        if not isinstance(model, DPA4ModelOptions):
+        kinds = dict.fromkeys(registry.options("model").values())
+        having = [kind for kind in kinds if cls.Options.KIND in getattr(kind, "HEADS", ())]
+        if type(model) not in having:
+            names = " and ".join(kind.NAMES[0] for kind in having)
             raise ConfigError(
-                f"loss.type: is 'dens', a loss of dpa4 models, and model.type is {model.NAMES[0]!r}"
+                f"loss.type: is 'dens', a loss of {names} models, and model.type is {model.NAMES[0]!r}"
             )
         model.active_mode = cls.Options.KIND
 
     @classmethod
     def make(cls, options: Any, labels: Labels) -> Self:
-        if list(labels) != list(labels_of(OUTPUTS)):
+        if list(labels) != list(labels_of(DIRECT)):
             raise ConfigError(
                 f"loss.type: is 'dens', and the model to train answers {', '.join(labels)}, not its heads' results"
             )
