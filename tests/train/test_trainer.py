@@ -111,8 +111,8 @@ def test_learning_curve_has_deepmd_kits_columns(tmp_path):
 @pytest.mark.parametrize("spline", [True, False])
 @pytest.mark.parametrize("enable_ema", [True, False])
 def test_validation_is_of_the_weights_of_its_step(tmp_path, enable_ema, spline):
-    """Of all frames, as one batch, the errors are those of the model that the step leaves."""
-    tested = {"systems": str(EMT), "batch_size": 1000}
+    """Of all frames, however many batches are asked for, the errors are those of the model that the step leaves."""
+    tested = {"systems": str(EMT), "batch_size": 8, "numb_btch": 10**18}
     reports = []
     changes = {"validation_data": tested, "enable_ema": enable_ema, "spline": spline, "precision": "float64"}
     Trainer(config(numb_steps=16, **changes), tmp_path).run(reports.append)

@@ -139,7 +139,12 @@ class TrainingDataConfig(DataConfig):
 
 @dataclass
 class ValidationConfig(DataConfig):
-    numb_btch: int = key(1, "number of batches in one validation", alias=["numb_batch"], low=1)
+    numb_btch: int = key(
+        1,
+        "number of batches in one validation; a larger number than the data has: all",
+        alias=["numb_batch"],
+        low=1,
+    )
     left_out: bool = key(False, "use the frames that leave_out leaves out; only mdops has this key")
 
 

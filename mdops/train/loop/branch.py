@@ -281,7 +281,7 @@ class Branch:
         training = self.config.training
         if self.validation is None or training.validation_data is None:
             return None
-        count = training.validation_data.numb_btch
+        count = min(training.validation_data.numb_btch, self.validation.sampler.batches)
         with self._in_place(training.enable_ema):
             return self.measured(self.validation, line * count, count, fraction)
 
