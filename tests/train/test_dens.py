@@ -14,7 +14,7 @@ from ase.calculators.calculator import PropertyNotImplementedError
 from ase.calculators.emt import EMT as EMTCalculator
 from processes import together
 from reference_cases import relative_error
-from small_systems import EMT, alloy, interrupted, write_system
+from small_systems import EMT, alloy, interrupted, write_system, write_two_sizes
 
 import mdops
 from mdops.calculator import MDOps
@@ -237,6 +237,17 @@ def test_steps_in_graphs_are_the_steps_of_the_host(options, recorded, tmp_path):
     assert len(replays) == 2 * 8
     wanted, _ = trained_by(tmp_path / "host", tree, device, graphs=False)
     assert len(replays) == 2 * 8
+    same(found, wanted, tmp_path)
+
+
+def test_steps_on_frames_without_a_label_in_graphs(recorded, tmp_path):
+    device, replays = recorded
+    write_two_sizes(tmp_path / "data", (6, 6), ("energy", "force"))
+    tree = training(numb_steps=12, training_data={"systems": str(tmp_path / "data"), "batch_size": 2})
+    tree["training"]["validation_data"] = None
+    found, _ = trained_by(tmp_path / "graphs", tree, device)
+    assert len(replays) == 2 * 12 and len(found.branches[""]._graphs.groups) == 2
+    wanted, _ = trained_by(tmp_path / "host", tree, device, graphs=False)
     same(found, wanted, tmp_path)
 
 

@@ -136,7 +136,9 @@ class DenoisingLoss(Loss):
         return torch.from_numpy(np.concatenate(found))
 
     def parts(self, result: Result, batch: Batch, fraction: Fraction, counts: Counts) -> list[torch.Tensor]:
-        found = []
+        # Heads without a part have gradients, too, which are 0.
+        names = [*self.terms, *(["noise"] if "forces" in self.terms and "noise" in result else [])]
+        found = [result[name][:0].sum() for name in names]
         if "energy" in self.terms and counts.get("energy"):
             error = self._energy_errors(result, batch)
             found.append(self.prefactors["energy"].at(fraction) * error.sum() / counts["energy"])
@@ -144,9 +146,7 @@ class DenoisingLoss(Loss):
             error = difference("forces", result["forces"], batch) / self._force_rms
             found.append(self.prefactors["forces"].at(fraction) * self._sizes(error).sum() / counts["forces"])
             noise = batch.system.noise
-            if noise is None:
-                found.append(result.get("noise", error)[:0].sum())  # its head has gradients, which are 0
-            else:
+            if noise is not None:
                 error = result["noise"] - noise.displacements / self._options.dens_std
                 error = torch.where(noise.moved[:, None], error, 0.0)
                 weight = self._options.dens_denoising_pos_coefficient
