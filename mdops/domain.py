@@ -128,7 +128,9 @@ class Domain:
         exchanged."""
 
         def to_ghost(rows: torch.Tensor) -> torch.Tensor:
-            self.exchange_width = max(self.exchange_width, rows.shape[1])
+            self.exchange_width = max(
+                self.exchange_width, rows.shape[1], 3
+            )  # 3: positions, for atomic virials
             return torch.cat((rows, rows.new_zeros(rows.shape)))
 
         device = self.potential.device
@@ -201,7 +203,7 @@ class Domain:
             fparam: (p,). aparam: (N, q).
             spins: (N + M, 3) float64, of a model with magnetic moments. If these are virtual atoms, their neighbours
                 are searched here, and ghosts must be there up to the cutoff plus twice the distance of virtual atoms.
-            atom_virial: answer with that, too, where no messages are passed.
+            atom_virial: answer with that, too.
             first_type: that the whole system begins with, for models that look at it.
 
         Raises:

@@ -251,8 +251,6 @@ class Server:
         fparam = memory.copied("fparam")[:frame] if frame else None
         aparam = memory.copied("aparam")[: atoms * atomic].view(atoms, atomic) if atomic else None
         more: dict[str, Any] = {"atom_virial": bool(atom_virial)}
-        if atom_virial:
-            domain.potential.require_atom_virials()
         if domain.potential.model.spin is not None:
             more["spins"] = memory.copied("spins")
         if halo is None:

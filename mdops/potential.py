@@ -119,16 +119,6 @@ class Potential(EvaluationContext):
         counts = grids + list(dict.fromkeys(angles))
         return f"splines of {' and '.join(counts)} intervals beyond {self.r_min:g} A"
 
-    def require_atom_virials(self) -> None:
-        """Raises UnsupportedModelError if the virial cannot be divided among atoms. The virial of a pair belongs to the
-        neighbour, because the pair changes only its centre's energy. This does not hold if layers pass messages."""
-        if self.reach > 1:
-            raise UnsupportedModelError(
-                f"{self.kind} passes messages over {self.reach} cutoffs, so its virial cannot be divided "
-                "among atoms: the virial of the system is available, but atomic virials, stresses and heat "
-                "currents are not"
-            )
-
     # -- How it is evaluated
 
     def use_matmul(self, matmul: Matmul) -> None:
@@ -274,13 +264,15 @@ class Potential(EvaluationContext):
             InputError: `overflow` is "truncate", a capacity is not positive, or there is one for angles and the model
                 has none.
             UnsupportedModelError: the operations of the model depend on the number of atoms, or atomic virials are
-                requested of a model that passes messages.
+                requested of a model that passes messages: the number of ghosts that these need depends on positions.
         """
         from mdops.export import export_program  # imports torch.export, which takes a second
 
         require_flags(atom_virial=atom_virial)
-        if atom_virial:
-            self.require_atom_virials()
+        if atom_virial and self.reach > 1:
+            raise UnsupportedModelError(
+                f"{self.kind} passes messages: exported programs have no atomic virials of such models"
+            )
         return export_program(self, capacity=capacity, angle_capacity=angle_capacity, atom_virial=atom_virial)
 
     # -- Answers
@@ -370,7 +362,7 @@ class Potential(EvaluationContext):
         With `atom_virial` also atom_virial (N, 3, 3), eV, in DeePMD-kit's convention: with e_i the energy of atom i
         and d = x_j - x_i, the virial of atom j is the sum over i of -de_i/dd (x) d, the force's component first. The
         virial of a pair belongs to its neighbour. They sum to the virial up to rounding. The same evaluator computes
-        them in the same pass.
+        them in the same pass; in four passes, if the model passes messages.
 
         With a `modifier` the results include the charges' part, and there are no atomic virials.
 
@@ -379,7 +371,10 @@ class Potential(EvaluationContext):
         """
         if atom_virial:
             self.require_no_modifier("a virial of an atom")
-            self.require_atom_virials()
+            if self.reach > 1 and not self.answers_energies:
+                raise UnsupportedModelError(
+                    f"{self.kind} passes messages: there are atomic virials of energies alone"
+                )
         if self.model.spin is not None and not (system.paired or system.spins is not None):
             raise InputError(
                 "the model has magnetic moments, but the system has none: see `system_with_spins`"

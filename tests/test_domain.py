@@ -67,9 +67,15 @@ def answers(potential, one):
     near[torch.arange(atoms), torch.arange(atoms)] = False
     to_atoms = lambda rows: rows.new_zeros(atoms, rows.shape[1]).index_add(0, sources, rows)  # noqa: E731
     communication = Communication(lambda rows: rows[sources], to_atoms)
-    found = domain(positions, types, listed(near, types, potential.cutoff), atoms, communication)
-    forces = to_atoms(found.forces)
-    return {"atom_energy": found.energy, "forces": forces, "virial": found.virial}
+    near = listed(near, types, potential.cutoff)
+    found = domain(positions, types, near, atoms, communication, atom_virial=True)
+    forces, of_atoms = to_atoms(found.forces), to_atoms(found.atom_virial.flatten(1)).view(-1, 3, 3)
+    return {
+        "atom_energy": found.energy,
+        "forces": forces,
+        "virial": found.virial,
+        "atom_virial": of_atoms,
+    }
 
 
 @pytest.mark.parametrize("case", [*LOCAL, *PASSING])
@@ -90,6 +96,8 @@ def test_a_domain_has_the_answers_of_the_whole_and_computes_no_ghosts(case, monk
         name: one.answers[name][: 1 if name == "virial" else atoms]
         for name in ("atom_energy", "forces", "virial")
     }
-    found = answers(potential, one)
+    found, ran = answers(potential, one), seen[-1]
     assert_close(found, wanted, 1e-7, wanted)
-    assert case in PASSING or seen[-1] <= atoms
+    own = potential.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=True)
+    assert_close(found, {"atom_virial": own["atom_virial"][:atoms]}, 1e-7, ["atom_virial"])
+    assert case in PASSING or ran <= atoms

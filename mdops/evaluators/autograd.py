@@ -1,8 +1,8 @@
 """Plain autograd over a model's `forward`: for every kind of model, differentiable as often as the model is."""
 
-import dataclasses
 from collections.abc import Callable
-from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -11,12 +11,14 @@ import torch
 from mdops.evaluators.base import Answers, Evaluator, Found, Step, forces_and_virials
 from mdops.evaluators.context import EvaluationContext
 from mdops.memory import keep_freed_memory
+from mdops.models.force_moments import with_moments
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.nn.net import input_gradient_alone
 from mdops.tables.angle_knots import angle_descriptors
 
 T = TypeVar("T")
+_Made = tuple[tuple[Answers, torch.Tensor | None], NeighborReport | None]  # the second: the gradient
 
 
 class Autograd(Evaluator):
@@ -57,21 +59,15 @@ class Autograd(Evaluator):
         trains, once = torch.is_grad_enabled(), self.is_simple(step)
         with torch.set_grad_enabled((forces or trains) and not once):
             near = self.neighborhood(step.system, step.neighbors)
-        if once and self.potential.matmul != near.matmul:
-            near = dataclasses.replace(near, matmul=self.potential.matmul)
+        if once:
+            return self._in_runs(replace(near, matmul=self.potential.matmul), step)
+        near = _with_spin_leaves(near) if forces else near
         spins = near.system.spins
-        if once and spins is None:
-            return self._in_runs(near, step)
-        if spins is not None and forces and not spins.requires_grad:
-            spins = spins.detach().requires_grad_()
-            near = dataclasses.replace(near, system=dataclasses.replace(near.system, spins=spins))
-        near = dataclasses.replace(near, first_derivative_only=once)
-        alone = input_gradient_alone() if once else nullcontext()
-        with torch.set_grad_enabled(forces or trains), alone:
+        with torch.set_grad_enabled(forces or trains):
             if forces and not near.displacements.requires_grad:
                 pairs = near.displacements.requires_grad_()
                 # No leaf: a pass for weights alone then skips its gradient (`mdops.ops._register.is_wanted`).
-                near = dataclasses.replace(near, displacements=pairs.view_as(pairs))
+                near = replace(near, displacements=pairs.view_as(pairs))
             answers, report = self._judged(
                 near, step, lambda near: (self._model(near, step.fparam, step.aparam), self._told(near))
             )
@@ -101,7 +97,7 @@ class Autograd(Evaluator):
         atoms, own = near.system.atoms, self.own_atoms(near, step)
         size = self.run_size(near, own) or own
 
-        def each(near: Neighborhood) -> tuple[tuple[Answers, torch.Tensor | None], NeighborReport | None]:
+        def each(near: Neighborhood) -> _Made:
             if size == atoms:
                 return self._run(near, step)
             runs = [slice(k, min(k + size, own)) for k in range(0, own, size)]
@@ -113,16 +109,21 @@ class Autograd(Evaluator):
             by_pairs = _joined([of for of in gradients if of is not None], atoms)
             return (every, by_pairs), NeighborReport.joined(told) if self._tells else None
 
+        if step.atom_virial and self.potential.reach > 1:
+            each = partial(with_moments, step, self._run)
         (answers, gradient), report = self._judged(near, step, each)
         if gradient is None:
             return answers, report
-        return answers | forces_and_virials(gradient, near, atom_virial=step.atom_virial), report
+        found = forces_and_virials(gradient, near, atom_virial=step.atom_virial)
+        if "force_mag" in answers:
+            found["virial"] = found["virial"].transpose(1, 2)
+        if "atom_virial" in answers:  # what messages add
+            found["atom_virial"] += answers["atom_virial"]
+        return answers | found, report
 
-    def _run(
-        self, near: Neighborhood, step: Step
-    ) -> tuple[tuple[Answers, torch.Tensor | None], NeighborReport | None]:
+    def _run(self, near: Neighborhood, step: Step) -> _Made:
         """Answers and gradient of these atoms, and what the descriptors' ops report on their neighbours."""
-        near = near.with_pairs(near.displacements.detach().requires_grad_())
+        near = _with_spin_leaves(near.with_pairs(near.displacements.detach().requires_grad_()))
         with torch.enable_grad(), input_gradient_alone():
             return self._of_run(near, step), self._told(near)
 
@@ -132,12 +133,14 @@ class Autograd(Evaluator):
         answers = self._model(near, step.fparam, step.aparam)
         assert self._derived is not None
         energy = _weighted_sum(answers[self._derived.atom_name], step.weight)
-        (gradient,) = torch.autograd.grad(energy, near.displacements, materialize_grads=True)
-        return {name: value.detach() for name, value in answers.items()}, gradient
+        leaves = tuple(x for x in (near.displacements, near.system.spins) if x is not None)
+        gradient, *by_spins = torch.autograd.grad(energy, leaves, materialize_grads=True)
+        answers = {name: value.detach() for name, value in answers.items()}
+        return answers | ({"force_mag": -by_spins[0]} if by_spins else {}), gradient
 
     def own_atoms(self, near: Neighborhood, step: Step) -> int:
         """The number of atoms, from the first on, to evaluate."""
-        return step.own or near.system.atoms
+        return near.system.atoms if step.own is None or near.system.spins is not None else step.own
 
     def run_size(self, near: Neighborhood, atoms: int) -> int | None:
         """The number of atoms per run in a simulation, in runs of one size: a small one at the end would take a GPU
@@ -169,6 +172,11 @@ class Autograd(Evaluator):
         """The neighbours, truncated if need be, and their report."""
         report = near.report(self.potential.neighbors)
         return (self.potential.truncated(near) if self.drops(step, report) else near), report
+
+
+def _with_spin_leaves(near: Neighborhood) -> Neighborhood:
+    spins = near.system.spins
+    return near if spins is None or spins.requires_grad else near.with_spins(spins.detach().requires_grad_())
 
 
 def _joined(parts: list[torch.Tensor], atoms: int) -> torch.Tensor:

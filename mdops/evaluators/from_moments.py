@@ -45,10 +45,8 @@ class FromMoments(OfOneSum):
                 return None
         energy, gradient = nets.energies(moments, step)
         by_pairs = nets.part.gradient(gradient, near)
-        return {
-            "atom_energy": energy,
-            **forces_and_virials(by_pairs, near, atom_virial=step.atom_virial),
-        }, report
+        found = forces_and_virials(by_pairs, near, atom_virial=step.atom_virial)
+        return {"atom_energy": energy, **found}, report
 
 
 class MomentTraining(FromMoments):
@@ -229,9 +227,9 @@ class MomentSteps(FromMoments):
 
     @classmethod
     def limit(cls, potential: EvaluationContext) -> str | None:
-        if potential.why_no_spline is None and any(one.descriptor.plain for one in sums_of(potential.model)):
-            return "the passes are written for rows of the environment matrix, and here are none"
-        return potential.why_no_spline or why_not_net(potential)
+        plain = any(one.descriptor.plain for one in sums_of(potential.model))
+        no_rows = "the passes are written for rows of the environment matrix, and here are none"
+        return potential.why_no_spline or (no_rows if plain else why_not_net(potential))
 
     def _nets(self, step: Step) -> _Nets:
         return self._nets_of(step.system)

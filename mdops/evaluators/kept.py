@@ -46,11 +46,8 @@ class OfTypes(Generic[T]):
         return found
 
     def _are_too_many(self) -> bool:
-        if len(self._kept) == 1:
-            return False
-        return (
-            len(self._kept) > _MOST_SETS or sum(map(self._numbers, list(self._kept.values()))) > _MOST_NUMBERS
-        )
+        numbers = sum(map(self._numbers, list(self._kept.values())))
+        return len(self._kept) > 1 and (len(self._kept) > _MOST_SETS or numbers > _MOST_NUMBERS)
 
 
 class OfSystems(Generic[T]):

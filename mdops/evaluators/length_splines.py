@@ -36,9 +36,8 @@ class LengthSplines(ABC):
     @staticmethod
     def why_not(potential: EvaluationContext, descriptor: BySplines) -> str | None:
         """Why a descriptor cannot have them."""
-        if potential.spline_tolerance is None:
-            return descriptor.why_no_splines or "the radial nets are evaluated exactly (spline=False)"
-        return descriptor.why_no_splines
+        exact = "the radial nets are evaluated exactly (spline=False)"
+        return descriptor.why_no_splines or (exact if potential.spline_tolerance is None else None)
 
     def way(self, types: Types) -> Way | None:
         """The way for systems of these types; None if the nets have to run."""

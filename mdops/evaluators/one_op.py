@@ -68,9 +68,8 @@ class FusedParts(Evaluator):
     def why_not_whole(cls, potential: EvaluationContext) -> str | None:
         """Why the op does not evaluate a standard model of one or more descriptors for all systems; None if it
         does."""
-        if attentions_of(potential.model):
-            return "layers of attention of many atoms go in runs, and the net with them"
-        return cls.limit(potential)
+        in_runs = "layers of attention of many atoms go in runs, and the net with them"
+        return in_runs if attentions_of(potential.model) else cls.limit(potential)
 
     @classmethod
     def limit(cls, potential: EvaluationContext) -> str | None:
@@ -89,7 +88,7 @@ class FusedParts(Evaluator):
     def answer(self, step: Step) -> Found | None:
         system, near = step.system, step.neighbors
         tables = self._tables_of(system)
-        if tables is None:
+        if tables is None or (step.atom_virial and self.potential.reach > 1):
             return None
         s, others = tables.splines, None
         extra = s.extra_inputs(system, step.fparam, step.aparam)

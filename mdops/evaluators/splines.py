@@ -104,7 +104,7 @@ class Splines(Autograd):
             return super().answer(step)
 
     def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor | None]:
-        if self._fitting is None:
+        if self._fitting is None or near.system.spins is not None:
             return super()._of_run(near, step)
         if near.nodes is None and self._has_sums_alone and not step.atom_virial:
             near = dataclasses.replace(near, sums={})
@@ -215,9 +215,7 @@ class FusedSums(Splines):
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
-        if len(potential.model.descriptors) == 1:
-            return None
-        return f"({words(potential)})"
+        return None if len(potential.model.descriptors) == 1 else f"({words(potential)})"
 
 
 class RadialSplineSteps(Autograd):

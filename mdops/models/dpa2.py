@@ -391,7 +391,10 @@ class DPA2(EdgesByLength, GraphDescriptor):
             return own
         return *own, NeighborSpec(o.three_body_rcut, (int(o.three_body_sel),), True)
 
-    captures = True
+    captures = goes_in_runs = True
+
+    def bytes_of(self, local: Any, graph: Edges) -> int:
+        return 0  # a layer that exceeds the memory is recomputed as a whole
 
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
         edges = within[1][:, 0].long()

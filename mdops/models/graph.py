@@ -95,7 +95,8 @@ class GraphDescriptor(Descriptor):
     the gradient, or to take a layer's atoms in runs.
 
     Attributes:
-        layers: each takes `nodes` (N, W), `local` and the graph, and gives the new `nodes` and `local`.
+        layers: each takes `nodes` (N, W), `local` and the graph, and gives the new `nodes` and `local`; of ghosts,
+            which come last, it may leave the nodes out.
         goes_in_runs: whether a layer takes a fourth argument: the nodes of the graph's atoms, if these are only some of
             the atoms: a run, or all but ghosts.
     """
@@ -145,10 +146,12 @@ class GraphDescriptor(Descriptor):
 
     def forward(self, near: Neighborhood) -> Features:
         exchange = near.system.exchange
-        if exchange is None or not self.goes_in_runs:
+        if exchange is None:
             return self._by_layers(near, exchange)
-        found = self._by_layers(near.of_atoms(slice(exchange.atoms)), exchange)
-        return found.with_zeros(near.system.atoms - exchange.atoms)
+        own = near.of_atoms(slice(exchange.atoms)) if self.goes_in_runs else near
+        found = self._by_layers(own, exchange)
+        ghosts = near.system.atoms - len(found.values)
+        return found.with_zeros(ghosts) if ghosts else found
 
     def _by_layers(self, near: Neighborhood, exchange: Exchange | None) -> Features:
         graph = self.graph(near)

@@ -194,6 +194,10 @@ class Neighborhood:
             nodes=self.nodes or self.system.atoms,
         )
 
+    def with_spins(self, spins: torch.Tensor) -> "Neighborhood":
+        """With these magnetic moments (N, 3)."""
+        return dataclasses.replace(self, system=dataclasses.replace(self.system, spins=spins))
+
     def with_pairs(self, displacements: torch.Tensor) -> "Neighborhood":
         """With these pair vectors (N, K, 3), A, for simulation: see `first_derivative_only`."""
         return dataclasses.replace(self, displacements=displacements, first_derivative_only=True)

@@ -340,26 +340,30 @@ class RepformerLayer(nn.Module):
         self.norm = nn.ParameterList(norm or ())
         self._kept: OfWeights[LayerOnce] = OfWeights()
 
-    def forward(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
-        """The new features of nodes (N, g1_dim), and of edges and their vectors."""
+    def forward(
+        self, nodes: torch.Tensor, local: Local, edges: Edges, own: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Local]:
+        """The new features of nodes (N, g1_dim), and of edges and their vectors; `own`: the old nodes of these atoms,
+        if `nodes` has more."""
         form, (e, h) = self.form, local
+        own = nodes if own is None else own
         if edges.once and form.goes_once and nodes.device.type == "cpu" and is_by_pytorch():
-            return self._once(nodes, local, edges)
-        return self._with_edges(self._nodes(nodes, e, h, edges), nodes, local, edges)
+            return self._once(own, nodes, local, edges)
+        return self._with_edges(self._nodes(own, nodes, e, h, edges), own, nodes, local, edges)
 
     def _with_edges(
-        self, new: torch.Tensor, nodes: torch.Tensor, local: Local, edges: Edges
+        self, new: torch.Tensor, own: torch.Tensor, nodes: torch.Tensor, local: Local, edges: Edges
     ) -> tuple[torch.Tensor, Local]:
         """The new nodes, and the new edges and their vectors, computed from the old nodes."""
         form, (e, h) = self.form, local
         if form.is_last:
             return new, local
         if edges.once and has_fused_message(e) and is_by_pytorch():
-            made, to_vectors = self._edges_once(nodes, e, h, edges)
+            made, to_vectors = self._edges_once(own, nodes, e, h, edges)
             return new, (made, self._added("h2", h, to_vectors))
         to_edges, to_vectors = [self._after("linear2", e)], []
         if form.multiplies_nodes:
-            to_edges.append(self._of_both_ends(nodes, edges))
+            to_edges.append(self._of_both_ends(own, nodes, edges))
         if form.attends or form.turns:
             numbers, turned = self._attention(e, h, edges)
             to_edges += numbers
@@ -367,22 +371,24 @@ class RepformerLayer(nn.Module):
         return new, (self._added("g2", e, to_edges), self._added("h2", h, to_vectors))
 
     def _edges_once(
-        self, nodes: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges
+        self, own: torch.Tensor, nodes: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The new edges, differentiable once and not by weights, and the messages to their vectors."""
-        form, own, turned = self.form, self._product("linear2"), list[torch.Tensor]()
+        form, product, turned = self.form, self._product("linear2"), list[torch.Tensor]()
         keep, factors = self._factors("g2", 1 + form.multiplies_nodes + form.attends)
-        assert own.bias is not None
+        assert product.bias is not None
         activation = form.options.activation_function
-        made = own_message(e, own.weight, own.bias, factors[0], keep=keep, activation=activation)
+        made = own_message(e, product.weight, product.bias, factors[0], keep=keep, activation=activation)
         if form.multiplies_nodes:
-            made = torch.addcmul(made, factors[1], self._of_both_ends(nodes, edges))
+            made = torch.addcmul(made, factors[1], self._of_both_ends(own, nodes, edges))
         if form.attends or form.turns:
             numbers, turned = self._attention(e, h, edges, factors[-1])
             made = sum(numbers, made)
         return made, turned
 
-    def _once(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
+    def _once(
+        self, own: torch.Tensor, nodes: torch.Tensor, local: Local, edges: Edges
+    ) -> tuple[torch.Tensor, Local]:
         """`forward`, differentiable once."""
         form, (e, h), graph = self.form, local, edges.graph
         absent = edges.empty if form.smooth else torch.zeros_like(edges.empty)
@@ -391,12 +397,12 @@ class RepformerLayer(nn.Module):
         new, made = layer_once(
             layer,
             GraphOnce(graph.of_neighbor, graph.of_center, absent),
-            *(nodes, e, r, edges.weight, edges.mean_weight, self._turning(h, edges)),
+            *(own, nodes, e, r, edges.weight, edges.mean_weight, self._turning(h, edges)),
         )
         if layer.attention is not None:
-            new = new + self._node_attention(nodes, edges, layer.attention)
+            new = new + self._node_attention(own, nodes, edges, layer.attention)
         if made is None and edges.constants is None:
-            return self._with_edges(new, nodes, local, edges)
+            return self._with_edges(new, own, nodes, local, edges)
         return new, (e if made is None else made, h)
 
     def _turning(self, h: torch.Tensor, edges: Edges) -> torch.Tensor:
@@ -472,15 +478,17 @@ class RepformerLayer(nn.Module):
         ones = self._product("linear1").weight.new_ones(width)
         return keep, [ones * factor] * count
 
-    def _nodes(self, nodes: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges) -> torch.Tensor:
+    def _nodes(
+        self, own: torch.Tensor, nodes: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges
+    ) -> torch.Tensor:
         """The new nodes."""
         o = self.form.options
         turning = self._turning(h, edges)
         messages, joined, symmetric = [], [], []
         if o.g1_out_mlp:
-            messages.append(self._after("g1_self_mlp", nodes))
+            messages.append(self._after("g1_self_mlp", own))
         else:
-            joined.append(nodes)
+            joined.append(own)
         convolution, sums = self._of_neighbors(nodes, e, turning, edges)
         if convolution is not None:
             (messages if o.g1_out_conv else joined).append(convolution)
@@ -490,8 +498,8 @@ class RepformerLayer(nn.Module):
             symmetric.append(sums)
         messages.append(self._activated(self._product_of_all(joined, symmetric)))
         if o.update_g1_has_attn:
-            messages.append(self._node_attention(nodes, edges))
-        return self._added("g1", nodes, messages)
+            messages.append(self._node_attention(own, nodes, edges))
+        return self._added("g1", own, messages)
 
     def _of_neighbors(
         self, nodes: torch.Tensor, e: torch.Tensor, turning: torch.Tensor, edges: Edges
@@ -519,10 +527,10 @@ class RepformerLayer(nn.Module):
                 convolution = edge_weighted_sum(e * edges.mean_weight, projected, *ends)
         return convolution, sums
 
-    def _of_both_ends(self, nodes: torch.Tensor, edges: Edges) -> torch.Tensor:
+    def _of_both_ends(self, own: torch.Tensor, nodes: torch.Tensor, edges: Edges) -> torch.Tensor:
         """The edges' message from products of their nodes."""
         product, ends = self._product("proj_g1g1g2"), (edges.graph.of_center, edges.graph.of_neighbor)
-        return edge_correlation(nodes, nodes, edges.weight.squeeze(1), product.weight.T, *ends)
+        return edge_correlation(own, nodes, edges.weight.squeeze(1), product.weight.T, *ends)
 
     def _product_of_all(
         self, joined: Sequence[torch.Tensor], symmetric: Sequence[torch.Tensor]
@@ -553,16 +561,16 @@ class RepformerLayer(nn.Module):
         return (sums[:, :, :axis].mT @ sums).flatten(1)
 
     def _node_attention(
-        self, nodes: torch.Tensor, edges: Edges, constants: AttentionOnce | None = None
+        self, own: torch.Tensor, nodes: torch.Tensor, edges: Edges, constants: AttentionOnce | None = None
     ) -> torch.Tensor:
         """The attention of each node to its neighbours, with these or its own weights."""
         graph, heads = edges.graph, self.form.options.attn1_nhead
         near = edge_gather(nodes, graph.of_neighbor)
-        own = self._of_attention() if constants is None else constants
-        wanted = linear(nodes, own.wanted).unflatten(1, (heads, -1))
+        weights = self._of_attention() if constants is None else constants
+        wanted = linear(own, weights.wanted).unflatten(1, (heads, -1))
         logits = edge_rotate_outer(near[:, None], wanted, graph.of_center).squeeze(1)
         attended = row_moments(self._shares(logits, edges), near, graph.offsets)
-        return linear(attended.flatten(1), own.joined, own.bias)
+        return linear(attended.flatten(1), weights.joined, weights.bias)
 
     def _of_attention(self, factor: torch.Tensor | float = 1.0) -> AttentionOnce:
         """The weights of the nodes' attention. Keys and values are the neighbours' features: the matrices of keys are

@@ -79,6 +79,7 @@ class GraphOnce(NamedTuple):
 def layer_once(
     layer: LayerOnce,
     graph: GraphOnce,
+    own: torch.Tensor,
     nodes: torch.Tensor,
     e: torch.Tensor,
     r: torch.Tensor,
@@ -89,12 +90,13 @@ def layer_once(
     """The new nodes (N, C) and edges (E, K), differentiable once.
 
     Args:
-        nodes: (N, C). e: (E, K). r: (E, 3), of the attention of edges.
+        own: (N, C), of the atoms. nodes: (M, C), to which indices of neighbours refer; often the same tensor.
+        e: (E, K). r: (E, 3), of the attention of edges.
         weight, mean_weight: (E, 1), the switch, and the weights of means.
         turning: (E, 3), the edges' vectors, weighted for the symmetric sums.
     """
     found: tuple[torch.Tensor, torch.Tensor | None] = once(
-        _Layer(layer, graph), nodes, e, r, weight, mean_weight, turning
+        _Layer(layer, graph, own is nodes), own, nodes, e, r, weight, mean_weight, turning
     )
     return found
 
@@ -102,26 +104,30 @@ def layer_once(
 class _Layer(NamedTuple):
     layer: LayerOnce
     graph: GraphOnce
+    is_alike: bool  # the first two arguments are one tensor
 
     def forward(self, *given: torch.Tensor) -> Any:
-        nodes, e, _, _, mean_weight, turning = given
-        sums = _sums_of_edges(*self, nodes, e, turning)
-        new, of_nodes = _nodes(*self, nodes, e, mean_weight, turning, sums)
-        made, of_edges = (None, ()) if self.layer.edges is None else _edges(*self, *given)
+        (own, nodes, e, r, weight, mean_weight, turning), to = given, (self.layer, self.graph)
+        sums = _sums_of_edges(*to, own, e, turning)
+        new, of_nodes = _nodes(*to, own, nodes, e, mean_weight, turning, sums)
+        made, of_edges = (None, ()) if self.layer.edges is None else _edges(*to, e, r, weight)
         return (new, made), (*of_nodes, *of_edges)
 
     def backward(self, given: Any, kept: Any, by_new: Any, by_made: Any) -> Any:
-        (nodes, e, r, weight, *rest), of_nodes, of_edges = given, kept[:4], kept[4:]
-        by_nodes, by_sums, by_edges = _by_nodes(*self, by_new, nodes, e, *rest, *of_nodes)
-        by_e, by_mean, by_turning = _by_edges(*self, by_sums, by_edges, nodes, e, *rest)
+        (own, nodes, e, r, weight, *rest), of_nodes, of_edges = given, kept[:4], kept[4:]
+        to = self.layer, self.graph
+        by_own, by_nodes, by_sums, by_edges = _by_nodes(*to, by_new, own, nodes, e, *rest, *of_nodes)
+        if self.is_alike:
+            by_own, by_nodes = added(by_own, by_nodes), None
+        by_e, by_mean, by_turning = _by_edges(*to, by_sums, by_edges, nodes, e, *rest)
         by_r = by_weight = None
         if by_made is not None and self.layer.edges is not None:
-            args = _edge_arguments(*self, e, r, weight)
-            own, *of_attention = OPS.edge_layer_backward(by_made.contiguous(), *of_edges, *args)
-            by_e = added(by_e, own)
+            args = _edge_arguments(*to, e, r, weight)
+            alone, *of_attention = OPS.edge_layer_backward(by_made.contiguous(), *of_edges, *args)
+            by_e = added(by_e, alone)
             if len(self.layer.edges[1].queries):
                 by_r, by_weight = of_attention[0], of_attention[1][:, None]
-        return by_nodes, by_e, by_r, by_weight, by_mean, by_turning
+        return by_own, by_nodes, by_e, by_r, by_weight, by_mean, by_turning
 
 
 def _edge_arguments(
@@ -134,7 +140,7 @@ def _edge_arguments(
 
 
 def _edges(
-    layer: LayerOnce, graph: GraphOnce, nodes: Any, e: Any, r: Any, weight: Any, *_: Any
+    layer: LayerOnce, graph: GraphOnce, e: Any, r: Any, weight: Any
 ) -> tuple[torch.Tensor, tuple[torch.Tensor]]:
     made, saved = OPS.edge_layer(*_edge_arguments(layer, graph, e, r, weight))
     return made, (saved,)
@@ -160,6 +166,7 @@ def _sums_of_edges(layer: LayerOnce, graph: GraphOnce, nodes: Any, e: Any, turni
 def _nodes(
     layer: LayerOnce,
     graph: GraphOnce,
+    of_atoms: Any,
     nodes: Any,
     e: Any,
     mean_weight: Any,
@@ -168,14 +175,14 @@ def _nodes(
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     """The new nodes, and what their gradients need: sums over neighbours and over edges, and the inputs of f."""
     own = layer.nodes
-    sums = nodes.new_empty(len(nodes), 0, nodes.shape[1])
+    sums = nodes.new_empty(len(of_atoms), 0, nodes.shape[1])
     if len(own.filters) or own.sums_neighbors:
         numbers, vectors = _of_neighbors(own, e, turning)
         ends = *graph.of_neighbor, *graph.of_center
         sums = OPS.edge_convolution(nodes, numbers, mean_weight[:, 0], vectors, own.filters, *ends)
     if own.product is not None:
         of_edges = of_edges @ own.product
-    new, *inner = OPS.node_layer(nodes, sums, of_edges, *_node_arguments(layer), own.packed[0])
+    new, *inner = OPS.node_layer(of_atoms, sums, of_edges, *_node_arguments(layer), own.packed[0])
     return new, (sums, of_edges, *inner)
 
 
@@ -183,6 +190,7 @@ def _by_nodes(
     layer: LayerOnce,
     graph: GraphOnce,
     grad: Any,
+    of_atoms: Any,
     nodes: Any,
     e: Any,
     mean_weight: Any,
@@ -191,17 +199,17 @@ def _by_nodes(
     of_edges: Any,
     z: Any,
     z_own: Any,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients by nodes, by their sums over neighbours and by those over edges."""
-    own = layer.nodes
-    given = nodes, sums, of_edges, *_node_arguments(layer)
-    by_nodes, by_sums, by_edges = OPS.node_layer_backward(grad.contiguous(), z, z_own, *given, own.packed[1])
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]:
+    """The gradients by an atom's own node, by its neighbours' nodes, by the sums over neighbours and over edges."""
+    own, by_nodes = layer.nodes, None
+    given = of_atoms, sums, of_edges, *_node_arguments(layer)
+    by_own, by_sums, by_edges = OPS.node_layer_backward(grad.contiguous(), z, z_own, *given, own.packed[1])
     if sums.shape[1]:
         numbers, vectors = _of_neighbors(own, e, turning)
         edges = numbers, mean_weight[:, 0], vectors, own.filters
         ends = *graph.of_center, *graph.of_neighbor
-        by_nodes.add_(OPS.edge_convolution_nodes(by_sums, *edges, *ends))
-    return by_nodes, by_sums, by_edges if own.product is None else by_edges @ own.product.T
+        by_nodes = OPS.edge_convolution_nodes(by_sums, *edges, *ends)
+    return by_own, by_nodes, by_sums, by_edges if own.product is None else by_edges @ own.product.T
 
 
 def _by_edges(
@@ -266,7 +274,7 @@ class _Steps(NamedTuple):
         sums = _sums_of_edges(first, graph, nodes, e, turning)
         for layer in layers:
             kept.append(nodes)
-            nodes, of_nodes = _nodes(layer, graph, nodes, e, means, turning, sums)
+            nodes, of_nodes = _nodes(layer, graph, nodes, nodes, e, means, turning, sums)
             kept += of_nodes
         return nodes, (x, e, means, turning, *kept)
 
@@ -276,7 +284,9 @@ class _Steps(NamedTuple):
         by_e = by_means = by_turning = by_sums_of_edges = None
         for k, layer in reversed(list(enumerate(layers))):
             nodes, *of_nodes = of_layers[5 * k : 5 * k + 5]
-            grad, by_sums, by_edges = _by_nodes(layer, graph, grad, nodes, e, means, turning, *of_nodes)
+            given_to = nodes, nodes, e, means, turning
+            grad, by_nodes, by_sums, by_edges = _by_nodes(layer, graph, grad, *given_to, *of_nodes)
+            grad = added(grad, by_nodes)
             by_sums_of_edges = added(by_sums_of_edges, by_edges)
             all_edges = None if k else by_sums_of_edges
             found = _by_edges(layer, graph, by_sums, all_edges, nodes, e, means, turning)

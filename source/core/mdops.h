@@ -262,7 +262,9 @@ typedef struct mdops_output {
   double* forces;      /* (N + M, 3), eV/A: those on ghosts belong to the atoms that they are images of */
   double* atom_energy; /* (N,), eV */
   /* (N + M, 3, 3), eV: -dE_i/dd (x) d summed over the pairs d from atoms i to this one: a pair's virial is
-   * booked on the neighbour, as in DeePMD-kit. */
+   * booked on the neighbour, as in DeePMD-kit. If messages are passed, dE_i/dd is over all i that they reach,
+   * and either all processes that share a system ask for it or none (a process without atoms, by any
+   * address). */
   double* atom_virial;
   double* dipole; /* (N, 3), of a model of dipoles; zero for atoms that have none. Null of other models */
   /* (N + M, 3), -dE/d(spins): those of ghosts belong to the atoms that they are images of. Null of models

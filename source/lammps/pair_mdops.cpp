@@ -203,7 +203,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     std::string problem;
     if (is_old_anywhere(all)) problem = fill(all);
     if (takes_spins() && problem.empty()) problem = read_spins();
-    std::vector<double> energy(eflag_atom ? atom->nlocal : 0), virial(wants_atoms() ? 9 * all : 0);
+    // One number more: a process without atoms asks for virials, too, as all exchange rows for them.
+    std::vector<double> energy(eflag_atom ? atom->nlocal : 0), virial(wants_atoms() ? 9 * all + 1 : 0);
     mdops_output output = sized<mdops_output>();
     if (passes_messages()) require_everywhere(problem);  // before the processes wait for each other
     used_ = deviates ? own_.count : 1;

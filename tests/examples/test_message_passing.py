@@ -184,10 +184,14 @@ def test_an_exported_program_answers_as_the_model(potential):
         torch.testing.assert_close(found[name], wanted, rtol=0, atol=1e-12)
 
 
-def test_what_holds_for_one_cutoff_alone_is_refused(potential, tmp_path):
-    with pytest.raises(UnsupportedModelError, match=r"over 2 cutoffs.*atomic virials"):
-        potential.compute(alloy(), atom_virial=True)
-    with pytest.raises(UnsupportedModelError, match="heat currents"):
-        Engine(alloy(), potential, EnsembleSettings("nve", 300), atom_virial=True)
+def test_an_engines_frames_have_atomic_virials(potential):
+    engine = Engine(alloy(), potential, EnsembleSettings("nve", 300), atom_virial=True)
+    frame = list(engine.run(10, every=5))[-1]
+    wanted = potential.compute(frame.atoms(alloy()), atom_virial=True)["atom_virial"]
+    np.testing.assert_allclose(frame.atom_virial, wanted, atol=1e-9)
+    np.testing.assert_allclose(wanted.sum(0), frame.virial.T, atol=1e-9)
+
+
+def test_what_needs_the_c_cores_kernels_is_refused(potential, tmp_path):
     with pytest.raises(UnsupportedModelError, match="C core does not support"):
         potential.save(tmp_path / "core.safetensors", core=["float32"])

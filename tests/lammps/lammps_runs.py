@@ -114,14 +114,9 @@ def script(
     more: str = "run 0",
     coeff: str = "",
     case: str = "",
-    stresses: bool = True,
 ) -> str:
-    """`stresses`: of atoms, which models that pass messages have not."""
     folder = f"reference_kinds/{case}" if case else "reference/base"
     names = " ".join(mdops.load(ROOT / f"tests/data/{folder}/model.dp", spline=False).type_map)
-    computes = (
-        "compute s all stress/atom NULL\n    compute c all centroid/stress/atom NULL" if stresses else ""
-    )
     return f"""
     units metal
     atom_style atomic
@@ -130,11 +125,12 @@ def script(
     pair_style {style}
     pair_coeff * * {coeff or names}
     compute v all pressure NULL virial
-    {computes}
+    compute s all stress/atom NULL
+    compute c all centroid/stress/atom NULL
     compute e all pe/atom
     thermo_style custom step pe c_v[*] vol etotal
     thermo_modify format float %20.15g
-    dump d all custom 1 dump.txt id x y z fx fy fz c_e {"c_s[*] c_c[*]" if stresses else ""}
+    dump d all custom 1 dump.txt id x y z fx fy fz c_e c_s[*] c_c[*]
     dump_modify d sort id format float %20.15g
     {more}
     """

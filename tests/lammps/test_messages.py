@@ -10,7 +10,7 @@ import lammps_runs
 import numpy as np
 import pytest
 import torch
-from lammps_runs import BAR_PER_EV, ORTHOGONAL, ROOT, TRICLINIC, assert_near, crystal, data, thermo
+from lammps_runs import BAR_PER_EV, NINE, ORTHOGONAL, ROOT, TRICLINIC, assert_near, crystal, data, thermo
 
 import mdops
 from mdops.io import read_model
@@ -29,21 +29,21 @@ def box(kind="orthogonal"):
 
 
 def script(style, more="run 0", boundary="p p p"):
-    return lammps_runs.script(style, boundary, more, case="dpa3_base", stresses=False)
+    return lammps_runs.script(style, boundary, more, case="dpa3_base")
 
 
-def answers(atoms, case, dtype="float64"):
+def answers(atoms, case, dtype="float64", **asked):
     potential = mdops.load(model_file(case), dtype=dtype, overflow="extend")
     named = atoms.copy()
     named.set_chemical_symbols([potential.type_map[k - 1] for k in atoms.numbers])
-    return potential.compute(named)
+    return potential.compute(named, **asked)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize(
     ("case", "cell", "precision"),
     [
-        *((case, "orthogonal", "float64") for case in ("dpa3_base", "dpa2_base")),
+        *((case, "orthogonal", "float64") for case in ("dpa3_base", "dpa2_base", "dpa4_base")),
         ("dpa3_sequential", "triclinic", "float64"),
         ("dpa3_base", "long", "float32"),
     ],
@@ -52,7 +52,7 @@ def test_forces_and_virial_are_those_of_python(run, case, cell, precision, ranks
     atoms = box(cell)
     (run.folder / "data.lmp").write_text(data(atoms))
     done = run(script(f"mdops {model_file(case)} precision {precision} overflow extend"), ranks)
-    wanted = answers(atoms, case, precision)
+    wanted = answers(atoms, case, precision, atom_virial=True)
     tolerance = 1e-11 if precision == "float64" else 3e-5
     frame, line = run.dumped(), thermo(done)
     assert_near(line[1], wanted["energy"][0], tolerance, "energy")
@@ -60,6 +60,8 @@ def test_forces_and_virial_are_those_of_python(run, case, cell, precision, ranks
     assert_near(frame[:, 7], wanted["atom_energy"], tolerance, "energies of atoms")
     virial = line[2:8] * line[8] / BAR_PER_EV
     assert_near(virial, wanted["virial"][0].flatten()[[0, 4, 8, 1, 2, 5]], max(tolerance, 1e-7), "virial")
+    of_atoms = -BAR_PER_EV * wanted["atom_virial"].transpose(0, 2, 1).reshape(-1, 9)[:, list(NINE)]
+    assert_near(frame[:, 14:], of_atoms, max(tolerance, 1e-7), "virials of atoms")
 
 
 @pytest.mark.gpu
@@ -150,11 +152,6 @@ def test_models_deviate(run, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        (
-            "compute e",
-            "compute s all stress/atom NULL\ndump s all custom 1 s.txt c_s[1]\ncompute e",
-            "virial cannot be divided among atoms",
-        ),
         ("model.dp", "absent.dp", "cannot be opened"),
         ("precision float64", "fparam 1.0", "frame parameters"),
     ],

@@ -93,9 +93,9 @@ def data(atoms):
     return f"\n\n{len(atoms)} atoms\n2 atom types\n{sides}\nMasses\n\n1 20\n2 30\n\nAtoms # spin\n\n{rows}"
 
 
-def text_for(path, words="precision float64", more="run 0", stresses=False):
+def text_for(path, words="precision float64", more="run 0"):
     names = " ".join(mdops.load(path).type_map[:2])
-    text = script(f"mdops {path} {words} overflow extend", coeff=names, more=more, stresses=stresses)
+    text = script(f"mdops {path} {words} overflow extend", coeff=names, more=more)
     text = text.replace("atom_style atomic", "atom_style spin\n    atom_modify map array")
     text = text.replace(
         "compute e all", "compute m all property/atom fmx fmy fmz sp spx spy spz\n    compute e all"
@@ -123,8 +123,8 @@ def answers(atoms, path, dtype="float64", **asked):
 def test_forces_and_fields_are_those_of_python(run, paths, kind, precision, ranks):
     atoms = magnet()
     (run.folder / "data.lmp").write_text(data(atoms))
-    done = run(text_for(paths[kind], f"precision {precision}", stresses=kind == "dpa4c"), ranks)
-    wanted = answers(atoms, paths[kind], precision, atom_virial=kind == "dpa4c")
+    done = run(text_for(paths[kind], f"precision {precision}"), ranks)
+    wanted = answers(atoms, paths[kind], precision, atom_virial=True)
     frame, line, tolerance = run.dumped(), thermo(done), 1e-11 if precision == "float64" else 3e-5
     assert_near(line[1], wanted["energy"][0], tolerance, "energy")
     assert_near(frame[:, 4:7], wanted["forces"], tolerance, "forces")

@@ -11,7 +11,7 @@ from ase import Atoms
 from reference_cases import references, relative_error
 
 import mdops
-from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.errors import ConfigError, ModelFileError
 from mdops.evaluators import splines
 from mdops.io.upgrade import upgrade
 from mdops.models import dpa2
@@ -247,8 +247,6 @@ def test_atoms_without_messages_feel_one_cutoff():
     assert potential.reach == 1 and kinds.load_case("dpa2_plain").reach == 3
     found = potential.compute(kinds.alloy(), atom_virial=True)
     np.testing.assert_allclose(found["atom_virial"].sum(0), found["virial"][0], atol=1e-12)
-    with pytest.raises(UnsupportedModelError, match="virial"):
-        kinds.new_potential(INPUT).compute(kinds.alloy(), atom_virial=True)
 
 
 def test_a_model_of_fewer_types_has_the_same_answers():

@@ -107,6 +107,25 @@ def energy(potential: Potential, atoms: Atoms) -> float:
     return float(potential.compute(atoms)["energy"][0])
 
 
+def test_atomic_virials_are_the_moments_of_energies(potential):
+    """-sum_i dE_i/dx_j (x) (x_j - x_i) at constant moments, in an open system; a cell's sum is its virial."""
+    atoms = crystal()
+    found = potential.compute(atoms, atom_virial=True)
+    np.testing.assert_allclose(found["atom_virial"].sum(0), found["virial"][0], atol=1e-11)
+    for name, value in potential.compute(atoms).items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-11)
+    atoms.pbc, atoms.cell = False, None
+    x, spins = (torch.tensor(part) for part in (atoms.positions, atoms.get_initial_magnetic_moments()))
+    types = torch.tensor([potential.type_map.index(name) for name in atoms.symbols])
+    wanted = torch.zeros(len(x), 3, 3, dtype=torch.float64)
+    x.requires_grad_()
+    for i, own in enumerate(potential(x, types, spins=spins)["atom_energy"]):
+        (g,) = torch.autograd.grad(own, x, retain_graph=True)
+        wanted -= g[:, :, None] * (x - x[i]).detach()[:, None, :]
+    found = potential.compute(atoms, atom_virial=True)["atom_virial"]
+    np.testing.assert_allclose(found, wanted.numpy(), atol=1e-6 * float(wanted.abs().max()))
+
+
 def test_forces_magnetic_forces_and_virials_are_derivatives(potential):
     atoms, step = crystal(), 4e-5
     found = potential.compute(atoms)

@@ -5,10 +5,12 @@ DeePMD-kit's own numbers are compared in tests/nn/test_reference.py and tests/mo
 
 import dataclasses
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
 from ase.build import bulk
 from reference_cases import DATA, SHARED, loaded, model_path, overflow_of, references, relative_error
 
@@ -121,6 +123,68 @@ def test_a_low_bit_models_are_of_its_own_products():
     found = potential.evaluate(one.system, atom_virial=True)
     total = torch.zeros_like(found["virial"]).index_add(0, one.system.batch.long(), found["atom_virial"])
     assert relative_error(total, found["virial"]) < 1e-5
+
+
+MESSAGES = (
+    *("dpa2_base", "dpa2_rough_mean", "dpa3_base", "dpa3_sequential", "dpa3_average"),
+    *("dpa4_base", "dpa4_bridged", "dpa4_heads", "hybrid_dpa2_a", "linear_messages", "zbl_dpa2"),
+)
+
+
+def chain(potential, **cell):
+    """Six atoms one above another, so that messages go up and down."""
+    positions = [[0, 0, 0], [1.4, 0.3, 1.5], [0.2, 1.6, 3.1], [1.2, 0.4, 4.8], [0.3, 1.2, 6.6], [1.5, 0.1, 8]]
+    atoms = Atoms(np.resize(potential.type_map, 6), positions, **cell)
+    atoms.rattle(0.1, seed=1)
+    return atoms
+
+
+def by_energies(potential, atoms):
+    """-sum_i dE_i/dx_j (x) (x_j - x_i) of an open system: one gradient for each atom's energy."""
+    x = torch.tensor(atoms.positions, requires_grad=True)
+    types = torch.tensor([potential.type_map.index(name) for name in atoms.symbols])
+    found = torch.zeros(len(x), 3, 3, dtype=torch.float64)
+    for i, energy in enumerate(potential(x, types)["atom_energy"]):
+        (g,) = torch.autograd.grad(energy, x, retain_graph=True)
+        found -= g[:, :, None] * (x - x[i]).detach()[:, None, :]
+    return found
+
+
+def of_kind(case, dtype="float64", **options):
+    path = DATA.parent / "reference_kinds" / case / "model.dp"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load(path, dtype=dtype, overflow="extend", **options)
+
+
+@pytest.mark.parametrize("case", MESSAGES)
+def test_messages_carry_virials_to_where_energies_come_from(case):
+    exact, splines, single = of_kind(case, spline=False), of_kind(case), of_kind(case, "float32")
+    assert exact.reach > 1
+    atoms = chain(exact)
+    wanted = by_energies(exact, atoms)
+    for potential, tolerance in ((exact, 1e-12), (splines, 1e-6), (single, 5e-5)):
+        plain, found = potential.compute(atoms), potential.compute(atoms, atom_virial=True)
+        assert relative_error(torch.tensor(found["atom_virial"]), wanted) < tolerance
+        for name, value in plain.items():
+            assert relative_error(torch.tensor(found[name]), torch.tensor(value)) < tolerance / 10, name
+    # The pairs alone, each booked on its neighbour, miss what messages carry.
+    pairs = by_pairs(exact, SimpleNamespace(system=exact._system([atoms]), fparam=None, aparam=None))
+    assert relative_error(pairs, wanted) > 1e-2 or case not in ("dpa2_base", "dpa4_base")
+
+
+@pytest.mark.parametrize("case", MESSAGES)
+def test_messages_carry_them_over_the_sides_of_a_cell(case):
+    """A cell smaller than the cutoff has the numbers of a larger one, in float32 too, and in a batch."""
+    potential, single = of_kind(case, spline=False), of_kind(case, "float32")
+    atoms = chain(potential, cell=[[3.1, 0.4, 0], [0.2, 3.3, 0.1], [0.3, 0.2, 9.5]], pbc=True)
+    found = potential.compute(atoms, atom_virial=True)
+    own = torch.tensor(found["atom_virial"])
+    assert relative_error(own.sum(0), torch.tensor(found["virial"][0])) < 1e-12
+    larger = potential.compute([atoms, atoms * (2, 2, 1)], atom_virial=True)["atom_virial"]
+    assert relative_error(torch.tensor(larger[:6]), own) < 1e-12
+    assert relative_error(torch.tensor(larger[6:]), own.repeat(4, 1, 1)) < 1e-12
+    assert relative_error(torch.tensor(single.compute(atoms, atom_virial=True)["atom_virial"]), own) < 5e-5
 
 
 def test_compute_gives_them_in_the_users_order():

@@ -79,13 +79,12 @@ class ForceProvider:
         self._evaluator = potential.evaluator()
         # If the potential drops neighbours itself, and finds them at no cost, no block is repeated.
         drops = potential.overflow == "truncate" and potential.device.type == "cpu"
-        self._flags = self._evaluator.captures and not drops
+        # Atomic virials of a model that passes messages need ghosts, whose number depends on positions.
+        self._flags = self._evaluator.captures and not drops and not (atom_virial and potential.reach > 1)
         self._fparam, self._aparam = fparam, aparam
         self.capacity = capacity
         self.captures = self._flags and potential.device.type == "cuda"
         self.origin = ListOrigin(torch.zeros_like(system.positions), system.cell.clone(), self.cutoff)
-        if atom_virial:
-            potential.require_atom_virials()
         self._cells_move, self._atom_virial = cells_move, atom_virial
         # Known beforehand: a captured step cannot read them.
         self._kinds = (

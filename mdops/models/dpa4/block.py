@@ -192,7 +192,7 @@ class Block(nn.Module):
 
     def forward(self, nodes: torch.Tensor, local: None, edges: Edges) -> tuple[torch.Tensor, None]:
         """The next nodes."""
-        is_usual = edges.once and self.goes_once and edges.sent is None and not edges.runs
+        is_usual = edges.once and self.goes_once and edges.sent is edges.atoms is None and not edges.runs
         # Exported programs must not branch on the number of atoms; is_by_pytorch excludes them.
         if is_usual and nodes.device.type == "cpu" and is_by_pytorch() and len(nodes) <= _FEW_ATOMS:
             return self._once(nodes, edges), None
@@ -203,17 +203,19 @@ class Block(nn.Module):
         elif self.options.block_attn_res != "none":
             found = self._mixed_by_blocks(x, before, edges)
         else:
-            x = x + self._messages(x, edges)
+            x = edges.without_ghosts(x) + self._messages(x, edges)
             for k in range(self.options.ffn_blocks):
                 x = x + self._within(x, k, edges)
             found = [x]
         new = torch.stack([one[:, : self.next] for one in found], 1).flatten(1)
-        return (new if edges.sent is None else torch.cat([new, edges.sent], 1)), None
+        if edges.sent is not None:
+            new = torch.cat([new, edges.without_ghosts(edges.sent)], 1)
+        return new, None
 
     def _mixed(self, x: torch.Tensor, before: list[torch.Tensor], edges: Edges) -> list[torch.Tensor]:
         """Mixes the outputs of all layers, which are kept one by one, without residuals."""
         x = self._messages(self.full_attn_res_so2(before, x, scalars), edges)
-        before = [*before, x]
+        before = [*map(edges.without_ghosts, before), x]
         for k, mix in enumerate(self.full_attn_res_ffns):
             x = self._within(mix(before, x, scalars), k, edges)
             before = [*before, x]
@@ -224,6 +226,7 @@ class Block(nn.Module):
     ) -> list[torch.Tensor]:
         """The same, but adds up the outputs of a block."""
         x = total = self._messages(self.block_attn_res_so2(before, x, scalars), edges)
+        before = [*map(edges.without_ghosts, before)]
         for k, mix in enumerate(self.block_attn_res_ffns):
             x = self._within(mix([*before, total], x, scalars), k, edges)
             total = total + x
@@ -235,7 +238,7 @@ class Block(nn.Module):
     block_attn_res_ffns: nn.ModuleList
 
     def _messages(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """(N, D, C), with zeros in degrees that messages lack."""
+        """(N, D, C), without ghosts, with zeros in degrees that messages lack."""
         sent = self.pre_so2_norm(x[:, : self.sent, None]).squeeze(2)
         found = self.post_so2_norm(self.so2_conv(sent, edges)[:, :, None]).squeeze(2)
         return found if self.sent == self.own else nn.functional.pad(found, (0, 0, 0, self.own - self.sent))

@@ -295,13 +295,14 @@ class Convolution(nn.Module):
         self.adamw_attn_gate_w = zeros(width, groups, o.n_atten_head)
 
     def forward(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """Maps rows (N, D, C) to rows of that shape."""
+        """Maps rows (N, D, C) to rows of that shape, without ghosts."""
         x = self.pre_focus_mix(x[:, :, None]).squeeze(2)
         if self.options.n_atten_head:
             found = self._attended(x, edges)
         else:
             found = edges.sums(functools.partial(self._sums, x)) * edges.degree[:, :, None]
-        return edges.of_atoms(self._within, x, found)
+            found = edges.without_ghosts(found)
+        return edges.of_atoms(self._within, edges.without_ghosts(x), found)
 
     def _within(self, x: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
         """(N, D, C), from each atom's rows and the sum of its messages."""
@@ -350,8 +351,9 @@ class Convolution(nn.Module):
                 nothing,
                 edges.of_center.offsets,
             )
-        gates = torch.einsum("nfi,ifh->nfh", self.attn_output_gate_norm(scalars), self.adamw_attn_gate_w)
-        found = edges.sums(functools.partial(self._attended_sums, x), weights)
+        normed = self.attn_output_gate_norm(edges.without_ghosts(scalars))
+        gates = torch.einsum("nfi,ifh->nfh", normed, self.adamw_attn_gate_w)
+        found = edges.without_ghosts(edges.sums(functools.partial(self._attended_sums, x), weights))
         found = row_gate(found, gates.flatten(1)[:, :, None].expand(-1, -1, size).flatten(1))
         if self.attn_o_proj is not None:
             found = self.attn_o_proj(found.unflatten(2, (groups, width))).flatten(2)

@@ -203,8 +203,10 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         known = kinds, self._embedded(near, moments), degree, moments, sent, once, near.matmul, splines
         given = (vectors, r, fades, present, *(() if of_tables is None else (of_tables,)))
         size = self._edges_at_once(vectors, len(kinds)) if once and not is_exported() else None
+        atoms = None if near.system.exchange is None else near.system.exchange.atoms
         if size is None or len(vectors) <= size:
-            return self._edges((graph.of_center, graph.of_neighbor), known, *given)
+            found = self._edges((graph.of_center, graph.of_neighbor), known, *given)
+            return found if atoms is None else found._replace(atoms=atoms)
         runs = []
         memory, share = device_memory(vectors.device), _SHARES[vectors.device.type]
         of_edges, of_atoms = Room(share.runs * memory), Room(share.atoms * memory)
@@ -224,6 +226,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
             kinds=of_tables,
             runs=tuple(run._replace(is_run=True) for run in runs),
             rooms=(of_edges, of_atoms),
+            atoms=atoms,
             **{name: none for name in ("basis", "radial", "of_edge", "scalars", "harmonics")},
             rotations={},
         )
@@ -408,7 +411,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
 
     def start(self, graph: Edges) -> tuple[torch.Tensor, None]:
         o = self.options
-        first = graph.embedded
+        first = graph.without_ghosts(graph.embedded)
         if self.env_seed_embedding is not None:
             scale, shift = self.env_seed_embedding(graph).chunk(2, 1)
             if self.film_scale_norm is not None and self.film_shift_norm is not None:
@@ -417,18 +420,21 @@ class DPA4(EdgesBySplines, GraphDescriptor):
             first = first * (1 + of_scale * scale.tanh()) + of_shift * shift.tanh()
         rest = (o.first_node_degree + 1) ** 2 - 1
         if o.use_env_seed and rest:
-            others = graph.sums(self._harmonic_sums) * graph.degree[:, :, None]
+            others = graph.without_ghosts(graph.sums(self._harmonic_sums) * graph.degree[:, :, None])
         else:
             others = first.new_zeros(first.shape[0], rest, o.channels)
         if self.spin_embedding is not None and graph.moments is not None:
-            own = self.spin_embedding.adam_spin_vec_weight[graph.types]
-            added = self.spin_embedding.coefficients(graph.moments)[:, :, None] * own[:, None]
+            own = self.spin_embedding.adam_spin_vec_weight[graph.without_ghosts(graph.types)]
+            moments = graph.without_ghosts(graph.moments)
+            added = self.spin_embedding.coefficients(moments)[:, :, None] * own[:, None]
             others = torch.cat([others[:, :3] + added, others[:, 3:]], 1)
         x = torch.cat([first[:, None], others], 1)
         x = x if graph.added is None else x + graph.added
         mixes = o.full_attn_res != "none" or o.block_attn_res != "none"
         nodes = torch.stack([x, x] if mixes else [x], 1).flatten(1)
-        return (nodes if graph.sent is None else torch.cat([nodes, graph.sent], 1)), None
+        if graph.sent is not None:
+            nodes = torch.cat([nodes, graph.without_ghosts(graph.sent)], 1)
+        return nodes, None
 
     def _harmonic_sums(self, edges: Edges) -> torch.Tensor:
         """(N, (L + 1)^2 - 1, C): sums of edges' harmonics times radial features of their degree, not yet scaled."""

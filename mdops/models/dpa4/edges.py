@@ -38,6 +38,7 @@ class Edges(NamedTuple):
         degree: (N, 1), 1 / sqrt(sum of the atom's squared envelopes + a floor).
         moments: (N, 3), magnetic moments, 0 for types without; None: there are none.
         added: (N, D, C), what is added to the first coefficients; None: nothing.
+        atoms: how many, from the first on, are no ghosts; None: all.
         sent: (N, 1), a factor of an atom's messages: 0 where another atom is too near; None: 1.
         splines, kinds: they replace `basis`, `radial`, `of_edge` and `scalars`, which have no columns then; and the
             table of each edge. None: there are none.
@@ -73,6 +74,11 @@ class Edges(NamedTuple):
     rooms: tuple[Room, Room] = (Room(0), Room(0))
     is_run: bool = False
     added: torch.Tensor | None = None
+    atoms: int | None = None
+
+    def without_ghosts(self, rows: torch.Tensor) -> torch.Tensor:
+        """Those of rows (N, ...) of which new nodes are made."""
+        return rows if self.atoms is None else rows[: self.atoms]
 
     def by_splines(self, name: str) -> torch.Tensor | None:
         """(E, functions) of that name; None without splines."""

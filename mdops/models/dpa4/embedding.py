@@ -95,7 +95,7 @@ class Surroundings(nn.Module):
             self.spin_scale = zeros(1)
 
     def forward(self, edges: Edges) -> torch.Tensor:
-        sums = edges.sums(self._sums) * edges.degree[:, :, None]
+        sums = edges.without_ghosts(edges.sums(self._sums) * edges.degree[:, :, None])
         products = axis_product(sums[:, :4], self.axes)
         if edges.moments is not None:
             products = products + self.spin_scale * axis_product(sums[:, 4:], self.axes)

@@ -1,0 +1,154 @@
+"""Atomic virials of models that pass messages, by first moments of gradients (docs/explanation/mathematics.md, "Atomic
+virials of messages")."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch.nn.functional import pad
+
+from mdops.models.neighborhood import Neighborhood, NeighborReport
+from mdops.ops import EdgeIndex, edge_gather, edge_scatter, pair_forces, unpack_images
+from mdops.system import Exchange, System
+
+S = TypeVar("S", bound=Any)
+Found = tuple[tuple[dict[str, torch.Tensor], Any], NeighborReport | None]
+
+
+class _Images(NamedTuple):
+    """Ghosts that are images of the system's own atoms; see `mdops.system.Exchange`."""
+
+    atoms: int
+    owners: EdgeIndex
+
+    def __call__(self, nodes: torch.Tensor) -> torch.Tensor:
+        own = nodes[: self.atoms]
+        return torch.cat((own, edge_gather(own, self.owners)))
+
+
+class _Moments:
+    """An exchange that also carries first moments backward.
+
+    Attributes:
+        axis: of the current pass; None: that of gradients, which are kept.
+        calls: exchanges of the pass so far.
+    """
+
+    def __init__(self, exchange: Exchange, positions: torch.Tensor) -> None:
+        self._exchange, self.atoms = exchange, exchange.atoms
+        self._shifts = (positions - exchange(positions))[self.atoms :]
+        self._kept: dict[int, torch.Tensor] = {}
+        self.axis: int | None = None
+        self.calls = 0
+
+    def __call__(self, nodes: torch.Tensor) -> torch.Tensor:
+        found, call = self._exchange(nodes), self.calls
+        self.calls += 1
+        if not found.requires_grad:
+            return found
+        carried: torch.Tensor = _Carried.apply(found, self, call)
+        return carried
+
+    def back(self, grad: torch.Tensor, call: int) -> torch.Tensor:
+        """The gradient, or moment, by the rows of an exchange as their owners see it."""
+        own, ghosts = grad.split([self.atoms, len(grad) - self.atoms])
+        if self.axis is None:
+            self._kept[call] = ghosts.clone()
+            return grad
+        return torch.cat((own, ghosts - self._shifts[:, self.axis, None] * self._kept[call]))
+
+
+class _Carried(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, moments: _Moments, call: int) -> torch.Tensor:
+        ctx.moments, ctx.call = moments, call
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return ctx.moments.back(grads[0], ctx.call), None, None
+
+
+def with_moments(step: S, run: Callable[[Neighborhood, S], Found], near: Neighborhood) -> Found:
+    """The answers of `run` with atom_virial (N, 3, 3) float64, eV, the force's component first: only what messages add,
+    zeros in all. The gradient by the pair vectors (N, K, 3) is as without.
+
+    Args:
+        step: a request of N atoms, with `weight` and `aparam`.
+        run: gives answers, the gradient, and a report on the neighbours for a request of more atoms, with ghosts. It is
+            called four times.
+        near: without an exchange, images of its atoms become ghosts.
+    """
+    whole, atoms, images = near, near.system.atoms, None
+    if near.system.exchange is None:
+        near, images = _with_images(near)
+    system, exchange = near.system, near.system.exchange
+    assert exchange is not None
+    own = system.positions[: exchange.atoms]
+    positions = system.positions - own.sum(0) / max(len(own), 1)  # small numbers, for float32
+    moments = _Moments(exchange, positions.to(near.displacements.dtype))
+    near = replace(near, system=replace(system, exchange=moments))
+    weight, aparam = step.weight, step.aparam
+    weight = positions.new_ones(atoms) if weight is None else weight
+    weight, ghosts = pad(weight, (0, system.atoms - atoms)), system.atoms - atoms
+    if aparam is not None and aparam.dim() > 1:
+        aparam = pad(aparam, (0, 0, 0, ghosts))
+    found, by_axes = [], (weight, *(weight[:, None] * positions).unbind(1))
+    for moments.axis, own in zip((None, 0, 1, 2), by_axes, strict=True):
+        moments.calls = 0
+        found.append(run(near, replace(step, weight=own, aparam=aparam)))
+    (answers, gradient), report = found[0]
+    given = whole.displacements.detach(), whole.system.batch, whole.neighbors, whole.system.count
+    centers, added = positions[:atoms].to(gradient), []
+    for axis, ((_, moment), _) in enumerate(found[1:]):
+        at_center = centers[:, axis, None, None] * gradient[:atoms] - moment[:atoms]
+        added.append(pair_forces(at_center, *given, of_atoms=False)[0])
+    if images is not None and "force_mag" in answers:
+        own, of_ghosts = answers["force_mag"].split([atoms, ghosts])
+        answers["force_mag"] = edge_scatter(of_ghosts.contiguous(), images, own.contiguous())
+    answers = {name: value[:atoms] for name, value in answers.items()}
+    answers["atom_virial"] = torch.stack(added, 2)
+    if report is not None:
+        report = NeighborReport(tuple(own[:atoms] for own in report.within), report.nearest[:atoms])
+    return (answers, gradient[:atoms]), report
+
+
+def _with_images(near: Neighborhood) -> tuple[Neighborhood, EdgeIndex]:
+    """The same, with a ghost for each image of an atom that is a neighbour, and the ghosts' atoms. Ghosts have no
+    neighbours."""
+    s, atoms = near.system, near.system.atoms
+    crosses = (near.images != 0) & (near.neighbors >= 0) & ~(near.squared > near.cutoff**2)
+    rows = 2 if s.paired else 1  # a virtual atom stays beside its atom
+    keys = (near.neighbors.long() // rows << 30) + near.images  # an image has 30 bits
+    found, places = torch.unique(keys[crosses], return_inverse=True)
+    found, ghosts = found.repeat_interleave(rows), len(found) * rows
+    of_pair = torch.arange(ghosts, device=found.device) % rows
+    owners = (found >> 30) * rows + of_pair
+    places = atoms + places * rows + near.neighbors[crosses] % rows
+    shifts = unpack_images((found & (2**30 - 1)).int()).to(s.cell)
+    batch = s.batch[owners]
+    positions = s.positions[owners] + (shifts[:, None] @ s.cell[batch.long()])[:, 0]
+    neighbors = near.neighbors.masked_scatter(crosses, places.to(near.neighbors.dtype))
+    index = EdgeIndex.of(owners.int(), atoms)
+    system = System(
+        torch.cat((s.positions, positions)),
+        torch.cat((s.types, s.types[owners])),
+        s.cell,
+        s.pbc,
+        torch.cat((s.batch, batch)),
+        first_types=near.first_types.to(s.types.dtype),
+        exchange=_Images(atoms, index),
+        paired=s.paired,
+        charge_spin=s.charge_spin,
+        spins=None if s.spins is None else torch.cat((s.spins, s.spins[owners])),
+    )
+    with_ghosts = replace(
+        near,
+        system=system,
+        neighbors=pad(neighbors, (0, 0, 0, ghosts), value=-1),
+        images=pad(torch.zeros_like(near.images), (0, 0, 0, ghosts)),
+        counts=pad(near.counts, (0, 0, 0, ghosts)),
+        displacements=pad(near.displacements, (0, 0, 0, 0, 0, ghosts)),
+    )
+    return with_ghosts, index
