@@ -61,16 +61,19 @@ def test_steps_are_deepmd_kits(name, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_restored_optimizer_goes_on_with_the_same_bits(dtype):
+def test_a_restored_optimizer_goes_on_with_the_same_bits(dtype, device):
+    """Also with a state that was read from a file, whose numbers are not on the GPU."""
     whole, parts = (
-        {key: torch.nn.Parameter(p.detach().to(dtype)) for key, p in weights_of("default", "cpu").items()}
+        {key: torch.nn.Parameter(p.detach().to(dtype)) for key, p in weights_of("default", device).items()}
         for _ in range(2)
     )
     take(make_optimizer(Section(), whole.values(), [whole["table"]]), whole, "default", range(5))
     first = make_optimizer(Section(), parts.values(), [parts["table"]])
     take(first, parts, "default", range(3))
     second = make_optimizer(Section(), parts.values(), [parts["table"]])
-    restore_optimizer(second, first.state_dict())
+    state = first.state_dict()
+    of_file = {k: {name: value.cpu() for name, value in own.items()} for k, own in state["state"].items()}
+    restore_optimizer(second, {**state, "state": of_file})
     take(second, parts, "default", range(3, 5))
     assert all(torch.equal(whole[key], parts[key]) for key in WEIGHTS)
 

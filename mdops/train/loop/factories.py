@@ -157,10 +157,10 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
     saved = [{**group, **here} for group, here in zip(state["param_groups"], own, strict=True)]
     optimizer.load_state_dict({**state, "param_groups": saved})
     weights = [p for group in optimizer.param_groups for p in group["params"]]
-    for k, values in state["state"].items():  # PyTorch gives them the dtype of the weights
+    for k, values in state["state"].items():  # PyTorch gives them the weights' dtype, and leaves numbers of steps
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
                 own_state = optimizer.state[weights[k]]
-                own_state[name] = own_state[name].to(value.dtype)
+                own_state[name] = own_state[name].to(weights[k].device, value.dtype)
     for group, here in zip(optimizer.param_groups, own, strict=True):
         group.update(here)
