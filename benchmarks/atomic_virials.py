@@ -14,11 +14,13 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from deepmd_examples import model_of
 from machine import machine
+from message_passing_gpu import with_room
 
 import mdops
 from mdops.cli.sample_model import water_model
@@ -50,15 +52,16 @@ def seconds(run: Callable[[], object], times: int) -> float:
 
 def measure(potential: mdops.Potential, atoms: int, rounds: int) -> dict[str, object]:
     system = from_atoms([sample_box(atoms, potential.type_map)], potential.type_map, potential.device)
+    system.find_atoms_by_type(len(potential.type_map))
     pairs, evaluator = potential.neighbor_list(system), potential.evaluator()
-    runs = {
-        asked: torch.no_grad()(lambda asked=asked: evaluator(system, pairs, check=False, atom_virial=asked))
-        for asked in (False, True)
-    }
     on_gpu = potential.device.type == "cuda"
-    if on_gpu:  # virials of messages are not for CUDA graphs
-        graphs = {asked: not (asked and potential.reach > 1) for asked in runs}
-        runs = {asked: captured(run) if graphs[asked] else run for asked, run in runs.items()}
+    captures = {asked: on_gpu and not (asked and potential.reach > 1) for asked in (False, True)}
+    lists = {asked: with_room(potential, system, pairs) if captures[asked] else pairs for asked in captures}
+    runs: dict[bool, Callable[[], object]] = {
+        asked: torch.no_grad()(partial(evaluator, system, own, check=False, atom_virial=asked))
+        for asked, own in lists.items()
+    }
+    runs = {asked: captured(run) if captures[asked] else run for asked, run in runs.items()}
     times: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(rounds + 1):
         for asked, run in runs.items():

@@ -157,7 +157,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
     saved = [{**group, **here} for group, here in zip(state["param_groups"], own, strict=True)]
     optimizer.load_state_dict({**state, "param_groups": saved})
     weights = [p for group in optimizer.param_groups for p in group["params"]]
-    for k, values in state["state"].items():  # PyTorch gives them the weights' dtype, and leaves numbers of steps
+    for k, values in state["state"].items():  # PyTorch gives them the weights' dtype, and leaves steps
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
                 own_state = optimizer.state[weights[k]]
