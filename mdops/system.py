@@ -132,6 +132,14 @@ class System:
         return self.types[places.scatter_reduce(0, self.batch.long(), atoms, "amin")]
 
     @property
+    def types_without_ghosts(self) -> torch.Tensor:
+        """(N,) int32, -1 for ghosts, which have no energies."""
+        if self.exchange is None:
+            return self.types
+        own, ghosts = self.types.split([self.exchange.atoms, self.atoms - self.exchange.atoms])
+        return torch.cat((own, torch.full_like(ghosts, -1)))
+
+    @property
     def atoms(self) -> int:
         return self.positions.shape[0]
 

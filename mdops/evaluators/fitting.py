@@ -44,9 +44,8 @@ class PackedFitting:
         extra = self._nets.extra_inputs(system, step.fparam, step.aparam)
         x = torch.cat([features, extra], 1) if extra.shape[1] else features
         weight = self._no_weight if step.weight is None else step.weight
-        energy, gradient = fitting_energy(
-            x, system.types, self._packed, weight, *self._output, *self._nets.shape
-        )
+        nets = self._packed, weight, *self._output, *self._nets.shape
+        energy, gradient = fitting_energy(x, system.types_without_ghosts, *nets)
         return energy, gradient[:, : features.shape[1]]
 
 

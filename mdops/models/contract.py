@@ -104,6 +104,9 @@ class Features(NamedTuple):
     values: torch.Tensor
     axes: torch.Tensor | None = None
 
+    def of_atoms(self, run: slice) -> "Features":
+        return Features(self.values[run], None if self.axes is None else self.axes[run])
+
     def with_zeros(self, count: int) -> "Features":
         """Appends zeros for so many atoms."""
         found = [

@@ -350,7 +350,15 @@ class DescriptorFitting(AtomicModel):
     def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        return self.fitted(self._features(near), near, fparam, aparam)
+        features, exchange = self._features(near), near.system.exchange
+        if exchange is None:
+            return self.fitted(features, near, fparam, aparam)
+        own, ghosts = slice(exchange.atoms), near.system.atoms - exchange.atoms
+        if aparam is not None and aparam.dim() > 1:
+            aparam = aparam[own]
+        found = self.fitted(features.of_atoms(own), near.of_atoms(own), fparam, aparam)
+        # Ghosts have no energies.
+        return {name: torch.cat((of, of.new_zeros(ghosts, *of.shape[1:]))) for name, of in found.items()}
 
     def fitted(
         self, features: Features, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
