@@ -175,14 +175,16 @@ def test_magnetic_moments_of_a_state(kind, device):
 
 
 @pytest.mark.skipif(not EXTRAS, reason="states of this version of TorchSim have no moments")
-@pytest.mark.parametrize("autobatcher", [True, False])
-def test_integrate_keeps_magnetic_moments(autobatcher):
+@pytest.mark.parametrize("batches", [True, False])
+def test_integrate_keeps_magnetic_moments(batches):
     model = MDOpsModel(spin_models.model("dpa4"))
     frames = [spin_models.crystal(0), spin_models.crystal(1).repeat((1, 1, 2))]
     state = state_with_moments(frames, model)
+    memory = dict(memory_scales_with="n_atoms", max_memory_scaler=20)
+    batcher = ts.BinningAutoBatcher(model=model, **memory) if batches else False
     final = ts.integrate(
         system=state, model=model, integrator=ts.Integrator.nve, n_steps=20, temperature=300, timestep=0.0005,
-        autobatcher=autobatcher,
+        autobatcher=batcher,
     )  # fmt: skip
     assert torch.equal(final.magnetic_moments, state.magnetic_moments)
     for atoms, own in zip(frames, final.split(), strict=True):
