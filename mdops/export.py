@@ -49,7 +49,7 @@ class Step(nn.Module):
         cell, cutoff, spin = given["cell"], self.potential.cutoff, self.potential.model.spin
         pbc = given.get("pbc", torch.ones_like(cell[:, 0], dtype=torch.bool))  # used only by the list
         system = System(given["positions"], given["types"], cell, pbc, given["batch"])
-        taken = {name: given[name] for name in self.parameters_taken}
+        taken: dict[str, Any] = {name: given[name] for name in self.parameters_taken}
         if spin is not None:
             system = spin.system(system, given["spins"])
             taken |= {"aparam": spin.rows_of(taken["aparam"])} if "aparam" in taken else {}

@@ -311,3 +311,27 @@ def test_an_atom_without_its_moment_is_named():
     del frames[1].arrays["initial_magmoms"]
     with pytest.raises(InputError, match="set_initial_magnetic_moments"):
         BatchEngine(frames, potential, NVE)
+
+
+@pytest.mark.parametrize("kind", ["se_e2_a", "dpa1", "dpa3", "dpa4_virtual", "dpa4"])
+def test_blocks_of_steps_that_are_judged_afterwards(kind):
+    """As on a GPU. Reports have rows of atoms, with what is found of their virtual atoms, too."""
+    potential, atoms = strong(kind), moving()
+    potential.overflow = "error"
+    engine = Engine(atoms, potential, NVE, skin=0.6)
+    surface = engine._surface
+    surface._flags = True
+    for frame in engine.run(40, 10):
+        check_frame(frame, atoms, potential)
+    assert engine.repeats < 3 and engine.builds < 40
+    found = surface.forces(engine._state.positions, engine._state.cell)
+    distance = np.linalg.norm(atoms.get_initial_magnetic_moments()[0]) * 0.314
+    assert len(found.nearest) == len(found.within) == 8 and found.within.shape[1] == len(surface.sel)
+    nearest = distance if potential.model.spin.paired else 1.5
+    assert float(found.nearest.min()) == pytest.approx(nearest, abs=1e-9 if nearest == distance else 0.3)
+    assert (found.within.amax(0) <= surface.sel).all() and (found.within > 10).any()
+    surface.sel.fill_(10)  # as if there were too many: these steps are repeated with all checks
+    repeats = engine.repeats
+    for frame in engine.run(4, 2):
+        check_frame(frame, atoms, potential)
+    assert engine.repeats > repeats
