@@ -119,11 +119,13 @@ def test_the_fused_step_moves_virtual_atoms():
         check_frame(frame, atoms, potential)
 
 
-def test_atomic_virials_of_frames():
-    potential, atoms = strong("se_e2_a"), moving()
+@pytest.mark.parametrize("kind", ["se_e2_a", "dpa3", "dpa4_virtual", "dpa4"])
+def test_atomic_virials_of_frames(kind):
+    potential, atoms = strong(kind), moving()
     for frame in Engine(atoms, potential, NVE, atom_virial=True).run(10, 10):
         wanted = potential.compute(frame.atoms(atoms), atom_virial=True)["atom_virial"]
         np.testing.assert_allclose(frame.atom_virial, wanted, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(frame.atom_virial.sum(0), frame.virial, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(5))
