@@ -54,14 +54,17 @@ class TextFile:
 
 
 def with_columns(atoms: Atoms) -> Atoms:
-    """The atoms with their magnetic forces as an array, if their results have some: ASE writes results only of
-    properties that it knows. Training data in extended XYZ have the same column."""
+    """The atoms with their magnetic forces as an array, if their results have some, and then with their virial, which
+    is not symmetric: ASE writes results only of properties that it knows. Training data in extended XYZ have the same
+    names."""
     results = getattr(atoms.calc, "results", {})
     if "force_mag" not in results:
         return atoms
     shown = atoms.copy()
     shown.calc = atoms.calc
     shown.set_array("force_mag", results["force_mag"], float, (3,))
+    if atoms.pbc.all():
+        shown.info["virial"] = results["virial"]
     return shown
 
 

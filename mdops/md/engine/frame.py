@@ -66,7 +66,7 @@ class Frame:
         if self.forces_std is not None:
             calculator.results |= {"forces_std": self.forces_std, "energy_std": self.energy_std}
         if self.force_mag is not None:
-            calculator.results["force_mag"] = self.force_mag
+            calculator.results |= {"force_mag": self.force_mag, "virial": self.virial}
         return atoms
 
 
