@@ -256,14 +256,14 @@ class Potential(EvaluationContext):
         Returns:
             The program. Its inputs are positions (N, 3) float64, types (N,) int32, cell (S, 3, 3) float64; then without
             a capacity batch (N,) int32, neighbors and images (N, K) and counts (N, ntypes), int32, or with one pbc
-            (S, 3) bool and batch; then fparam (S, p), aparam (N, q) and charge_spin (S, 2), float64, if the model
-            has them (ops.md, "Conventions"). It returns a dict of energy (S,), atom_energy (N,), forces (N, 3),
-            virial (S, 3, 3) and, if requested, atom_virial (N, 3, 3), eV and A; all are NaN if `evaluate` would raise
-            an error about the atoms, or if a capacity is too small.
+            (S, 3) bool and batch; then fparam (S, p), aparam (N, q), charge_spin (S, 2) and spins (N, 3), float64, if
+            the model has them (ops.md, "Conventions"). It returns a dict of energy (S,), atom_energy (N,), forces
+            (N, 3), virial (S, 3, 3) and, if requested, atom_virial (N, 3, 3), eV and A, with spins also force_mag
+            (N, 3); all are NaN if `evaluate` would raise an error about the atoms, or if a capacity is too small.
 
         Raises:
-            InputError: `overflow` is "truncate", a capacity is not positive, or there is one for angles and the model
-                has none.
+            InputError: `overflow` is "truncate", a capacity is not positive, there is one for angles and the model has
+                none, or there is none and the model has virtual atoms, whose neighbours no list of atoms has.
             UnsupportedModelError: the operations of the model depend on the number of atoms, or atomic virials are
                 requested of a model that passes messages: the number of ghosts that these need depends on positions.
         """
