@@ -279,12 +279,10 @@ class MDOps(Calculator):
     def _evaluate(
         self, model: Potential, system: System, state: Snapshot, per_atom: bool
     ) -> dict[str, torch.Tensor]:
-        spin, moments, atoms = model.model.spin, state["spins"], system.atoms
-        if spin is not None and moments is not None:
-            system = model.system_with_spins(system, torch.as_tensor(moments, device=model.device))
-        neighbors = self._lists[_list_key(model)].update(
-            system.positions, system.cell, system.pbc, system.types, system.batch
-        )
+        moments = state["spins"]
+        spins = None
+        if model.model.spin is not None and moments is not None:
+            spins = torch.as_tensor(moments, device=model.device)
         fparam, aparam = (
             torch.as_tensor(state[name], device=model.device)
             # A parameter that no model has is given to all of them, and they raise the error.
@@ -293,10 +291,11 @@ class MDOps(Calculator):
             for name in ("fparam", "aparam")
         )
         if aparam is not None and aparam.dim() == 1 and model.parameter_sizes["aparam"] == 1:
-            aparam = aparam[:, None] if len(aparam) == atoms else aparam
-        aparam = aparam if spin is None else spin.rows_of(aparam)
-        found = model.evaluate(system, neighbors, fparam, aparam, atom_virial=per_atom)
-        return found if spin is None else spin.of_atoms(found)
+            aparam = aparam[:, None] if len(aparam) == system.atoms else aparam
+        neighbors = self._lists[_list_key(model)]
+        return model.evaluate_atoms(
+            system, fparam, aparam, spins=spins, neighbors=neighbors, atom_virial=per_atom
+        )
 
 
 def _list_key(model: Potential) -> tuple[Any, ...]:

@@ -37,6 +37,7 @@ class Step(nn.Module):
         self.angle_capacity = _angle_places(potential) if angle_capacity is None else angle_capacity
         self.parameters_taken = [name for name, size in potential.parameter_sizes.items() if size]
         self.conditions_taken = ["charge_spin"] if charge_spin_defaults(potential.model) else []
+        self.conditions_taken += ["spins"] if potential.model.spin is not None else []
 
     @property
     def potential(self) -> EvaluationContext:
@@ -45,32 +46,34 @@ class Step(nn.Module):
     def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Takes `input_names` in their order."""
         given = dict(zip(self.input_names, inputs, strict=True))
-        positions, types, cell, batch = (given[name] for name in ("positions", "types", "cell", "batch"))
-        cutoff = self.potential.cutoff
+        cell, cutoff, spin = given["cell"], self.potential.cutoff, self.potential.model.spin
+        pbc = given.get("pbc", torch.ones_like(cell[:, 0], dtype=torch.bool))  # used only by the list
+        system = System(given["positions"], given["types"], cell, pbc, given["batch"])
+        taken: dict[str, Any] = {name: given[name] for name in self.parameters_taken}
+        if spin is not None:
+            system = spin.system(system, given["spins"])
+            taken |= {"aparam": spin.rows_of(taken["aparam"])} if "aparam" in taken else {}
         fits = None
         if self.capacity is None:
-            pbc = torch.ones_like(cell[:, 0], dtype=torch.bool)  # used only by the list
             pairs = NeighborList(given["neighbors"], given["images"], given["counts"], cutoff)
         else:
-            pbc = given["pbc"]
+            at = system.positions, cell, pbc, system.batch, system.types
             ntypes = len(self.potential.type_map)
-            search = (positions, cell, pbc, batch, types, cutoff, ntypes, self.capacity)
-            neighbors, images, counts, needed = neighbor_matrix(*search)
+            neighbors, images, counts, needed = neighbor_matrix(*at, cutoff, ntypes, self.capacity)
             pairs = NeighborList(neighbors, images, counts, cutoff)
             fits = (needed[0] >= 0) & (needed[0] <= self.capacity)
         # The graph of messages has room for all places of the list, so that no size depends on values.
         atoms, slots = pairs.neighbors.shape
         most = slots if self.angle_capacity is None else torch.sym_min(slots, self.angle_capacity)
         pairs = pairs._replace(graph_room=(atoms * slots, atoms * most * most, atoms * most))
-        system = System(positions, types, cell, pbc, batch)
         condition = given.get("charge_spin")
         if condition is not None:
             charge, multiplicity = condition.unbind(1)
             known = [_clamped(charge, CHARGES), _clamped(multiplicity, MULTIPLICITIES)]
             system.charge_spin = torch.stack(known, 1)
-        taken = {name: given[name] for name in self.parameters_taken}
         answers, report = self._held[1](system, pairs, **taken, check=False, atom_virial=self.atom_virial)
         answers = self.potential.with_sums({k: v.detach() for k, v in answers.items()}, system)
+        answers = answers if spin is None else spin.of_atoms(answers)
         fine = self._judged(report)
         sizes = self.potential.model.graph_sizes(report.within)
         if sizes is not None:
@@ -128,7 +131,12 @@ def export_program(
     atom_virial: bool = False,
 ) -> ExportedProgram:
     """See `Potential.export`."""
-    potential.require_energies("an exported program")
+    potential.require_energies("an exported program", moments=True)
+    if capacity is None and potential.model.spin is not None and potential.model.spin.paired:
+        raise InputError(
+            "the model has virtual atoms for magnetic moments, whose neighbours a list of atoms lacks: give a "
+            "capacity, so that the program finds them"
+        )
     if potential.overflow == "truncate":
         raise InputError(
             "overflow='truncate' depends on the neighbours that are found, which an exported program does "
@@ -193,7 +201,8 @@ def _frozen(potential: EvaluationContext) -> EvaluationContext:
 def _example(step: Step) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
     """Example inputs, and which of their sizes may change."""
     potential, device = step.potential, step.potential.device
-    kinds = len(potential.type_map)
+    spin, kinds = potential.model.spin, len(potential.type_map)
+    elements = kinds if spin is None else spin.ntypes
     atoms, systems = Dim.DYNAMIC, Dim.DYNAMIC
     batch = torch.arange(_ATOMS, device=device) % _SYSTEMS
     apart = 2.0 * potential.cutoff * torch.arange(_ATOMS, dtype=torch.float64, device=device)
@@ -202,7 +211,7 @@ def _example(step: Step) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any]
     empty = torch.full((_ATOMS, _SLOTS), -1, dtype=torch.int32, device=device)
     every: dict[str, tuple[torch.Tensor, dict[int, Any]]] = {
         "positions": (apart[:, None].expand(-1, 3).contiguous(), {0: atoms}),
-        "types": ((torch.arange(_ATOMS, device=device) % kinds).int(), {0: atoms}),
+        "types": ((torch.arange(_ATOMS, device=device) % elements).int(), {0: atoms}),
         "cell": (torch.eye(3, dtype=torch.float64, device=device).repeat(_SYSTEMS, 1, 1), {0: systems}),
         "pbc": (torch.zeros(_SYSTEMS, 3, dtype=torch.bool, device=device), {0: systems}),
         "batch": (batch.sort().values.int(), {0: atoms}),
@@ -218,6 +227,7 @@ def _example(step: Step) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any]
             {0: atoms},
         ),
         "charge_spin": (torch.ones(_SYSTEMS, 2, dtype=torch.float64, device=device), {0: systems}),
+        "spins": (torch.ones(_ATOMS, 3, dtype=torch.float64, device=device), {0: atoms}),
     }
     chosen = [every[name] for name in step.input_names]
     return tuple(x for x, _ in chosen), tuple(size for _, size in chosen)

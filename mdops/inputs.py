@@ -7,17 +7,17 @@ from mdops.nn.quantized import Scheme
 from mdops.potential import Potential
 
 
-def check_models(models: Sequence[Potential], *, energies: bool = True, spins: str = "none") -> None:
+def check_models(models: Sequence[Potential], *, energies: bool = True, moments: bool = False) -> None:
     """Raises InputError unless there is a model, all know the same elements and answer the same, and low-bit ones are
-    allowed; UnsupportedModelError where there are no `energies`, and have to be, or magnetic moments that the program
-    does not take."""
+    allowed; UnsupportedModelError where there are no `energies`, and have to be, or magnetic moments, and the program
+    takes none."""
     if not models:
         raise InputError("no model is given")
     for model in models:
         if not isinstance(model, Potential):
             raise InputError(f"{model!r} is given as a model, expected a result of `mdops.load`")
         if energies:
-            model.require_energies("a simulation", spins=spins)
+            model.require_energies("a simulation", moments=moments)
         if model.model.outputs != models[0].model.outputs:
             names = [", ".join(output.name for output in m.model.outputs) for m in (models[0], model)]
             raise InputError(
@@ -26,11 +26,17 @@ def check_models(models: Sequence[Potential], *, energies: bool = True, spins: s
         if model.scheme is not None and not model.allow_low_bit:
             raise InputError(_low_bit_refusal(model.scheme))
     for k, model in enumerate(models[1:], 2):
-        if sorted(model.type_map) != sorted(models[0].type_map):
+        if sorted(_elements(model)) != sorted(_elements(models[0])):
             raise InputError(
-                f"the models must know the same elements: the first has {', '.join(models[0].type_map)}, "
-                f"number {k} has {', '.join(model.type_map)}"
+                f"the models must know the same elements: the first has {', '.join(_elements(models[0]))}, "
+                f"number {k} has {', '.join(_elements(model))}"
             )
+
+
+def _elements(model: Potential) -> Sequence[str]:
+    """The type map without the types of virtual atoms of moments."""
+    spin = model.model.spin
+    return model.type_map if spin is None else model.type_map[: spin.ntypes]
 
 
 def _low_bit_refusal(scheme: Scheme) -> str:

@@ -31,6 +31,7 @@ from mdops.models.judge import Overflow
 from mdops.ops import NeighborList
 from mdops.system import System
 from mdops.tracing import outside_inference_mode
+from mdops.verlet import VerletList
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -255,14 +256,14 @@ class Potential(EvaluationContext):
         Returns:
             The program. Its inputs are positions (N, 3) float64, types (N,) int32, cell (S, 3, 3) float64; then without
             a capacity batch (N,) int32, neighbors and images (N, K) and counts (N, ntypes), int32, or with one pbc
-            (S, 3) bool and batch; then fparam (S, p), aparam (N, q) and charge_spin (S, 2), float64, if the model
-            has them (ops.md, "Conventions"). It returns a dict of energy (S,), atom_energy (N,), forces (N, 3),
-            virial (S, 3, 3) and, if requested, atom_virial (N, 3, 3), eV and A; all are NaN if `evaluate` would raise
-            an error about the atoms, or if a capacity is too small.
+            (S, 3) bool and batch; then fparam (S, p), aparam (N, q), charge_spin (S, 2) and spins (N, 3), float64, if
+            the model has them (ops.md, "Conventions"). It returns a dict of energy (S,), atom_energy (N,), forces
+            (N, 3), virial (S, 3, 3) and, if requested, atom_virial (N, 3, 3), eV and A, with spins also force_mag
+            (N, 3); all are NaN if `evaluate` would raise an error about the atoms, or if a capacity is too small.
 
         Raises:
-            InputError: `overflow` is "truncate", a capacity is not positive, or there is one for angles and the model
-                has none.
+            InputError: `overflow` is "truncate", a capacity is not positive, there is one for angles and the model has
+                none, or there is none and the model has virtual atoms, whose neighbours no list of atoms has.
             UnsupportedModelError: the operations of the model depend on the number of atoms, or atomic virials are
                 requested of a model that passes messages: the number of ghosts that these need depends on positions.
         """
@@ -366,8 +367,9 @@ class Potential(EvaluationContext):
 
         With a `modifier` the results include the charges' part, and there are no atomic virials.
 
-        For a model with magnetic moments, use `system_with_spins`. The results then have rows of virtual atoms, too:
-        force_mag, minus the derivative by the spins, is in these rows, and everything else in the rows of atoms.
+        For a model with magnetic moments, use `evaluate_atoms`; or `system_with_spins`, and then the results have rows
+        of virtual atoms, too: force_mag, minus the derivative by the spins, is in these rows, and everything else in
+        the rows of atoms.
         """
         if atom_virial:
             self.require_no_modifier("a virial of an atom")
@@ -386,6 +388,29 @@ class Potential(EvaluationContext):
             more = self.modifier.answers(system, self.type_map)
             found |= {name: found[name] + value for name, value in more.items()}
         return found
+
+    @outside_inference_mode
+    def evaluate_atoms(
+        self,
+        system: System,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        spins: torch.Tensor | None = None,
+        neighbors: VerletList | None = None,
+        atom_virial: bool = False,
+    ) -> dict[str, torch.Tensor]:
+        """As `evaluate`, for any model: of atoms with their magnetic moments `spins` (N, 3), if the model has some, and
+        results have rows of atoms alone, force_mag (N, 3), too.
+
+        neighbors: a list that is kept from call to call; None: a new one.
+        """
+        spin, rows = self.model.spin, self.system_with_spins(system, spins)
+        at = rows.positions, rows.cell, rows.pbc, rows.types, rows.batch
+        near = None if neighbors is None else neighbors.update(*at)
+        aparam = aparam if spin is None else spin.rows_of(aparam)
+        found = self.evaluate(rows, near, fparam, aparam, atom_virial=atom_virial)
+        return found if spin is None else spin.of_atoms(found)
 
     @outside_inference_mode
     @_in_own_precision
@@ -456,15 +481,11 @@ class Potential(EvaluationContext):
         """
         require_flags(atom_virial=atom_virial)
         frames = atoms if isinstance(atoms, list | tuple) else [atoms]
-        system, spin = self._system(frames), self.model.spin
-        of_atoms = self._parameter("aparam", aparam)
-        if spin is not None:
+        system, spins = self._system(frames), None
+        if self.model.spin is not None:
             spins = torch.as_tensor(systems.atom_spins(frames), device=self.device)
-            system, of_atoms = self.system_with_spins(system, spins), spin.rows_of(of_atoms)
-        result = self.evaluate(
-            system, None, self._parameter("fparam", fparam), of_atoms, atom_virial=atom_virial
-        )
-        result = result if spin is None else spin.of_atoms(result)
+        parts = self._parameter("fparam", fparam), self._parameter("aparam", aparam)
+        result = self.evaluate_atoms(system, *parts, spins=spins, atom_virial=atom_virial)
         return {name: value.cpu().numpy() for name, value in result.items()}
 
     def _system(self, frames: Sequence[Any]) -> System:

@@ -73,7 +73,7 @@ class MDOpsModel(ModelInterface):
             else load(model, head=head, device=device, dtype=dtype, spline=spline, overflow=overflow, r_min=r_min,
                       matmul=matmul, allow_low_bit=allow_low_bit)
         )  # fmt: skip
-        check_models([self.potential])
+        check_models([self.potential], moments=True)
         self._dtype = torch.float64
         self._compute_forces, self._compute_stress = compute_forces, compute_stress
         given = None if fparam is None else torch.tensor(as_numbers("fparam", fparam), device=self.device)
@@ -99,22 +99,26 @@ class MDOpsModel(ModelInterface):
     def forward(self, state: SimState | dict[str, Any], **_: Any) -> dict[str, torch.Tensor]:
         """The model's results for a state of S systems with N atoms in total.
 
+        A model with magnetic moments takes them from the state: TorchSim's `magnetic_moments`, numbers along z (N,) or
+        vectors (N, 3).
+
         Returns:
             energy (S,), eV; forces (N, 3), eV/A; stress (S, 3, 3), -virial / volume, eV/A^3, NaN if a system is not
-            periodic in three directions; in the state's dtype.
+            periodic in three directions; with magnetic moments also force_mag (N, 3), minus the derivative by them;
+            in the state's dtype.
 
         Raises:
-            InputError: as `Potential.forward`, and for an element that the model does not know.
+            InputError: as `Potential.forward`, for an element that the model does not know, and for missing moments.
         """
         if isinstance(state, dict):  # TorchSim up to 0.3 passes dicts
             state = SimState(**state, masses=torch.ones_like(state["positions"]))
         positions, cell = state.positions.detach().double(), state.row_vector_cell.detach().double()
         system = self._system(state, positions, cell)
-        neighbors = self._list.update(positions, cell, system.pbc, system.types, system.batch)
-        answer = self.potential.evaluate(system, neighbors, self._frame_parameters(system))
+        fparam = self._frame_parameters(system)
+        answer = self.potential.evaluate_atoms(system, fparam, spins=self._spins(state), neighbors=self._list)
         result = {"energy": answer["energy"]}
         if self._compute_forces:
-            result["forces"] = answer["forces"]
+            result |= {name: answer[name] for name in ("forces", "force_mag") if name in answer}
         if self._compute_stress:
             a, b, c = cell.unbind(1)
             volume = (a * torch.linalg.cross(b, c)).sum(1).abs()
@@ -124,6 +128,20 @@ class MDOpsModel(ModelInterface):
 
     def _frame_parameters(self, system: System) -> torch.Tensor | None:
         return None if self._fparam is None else self._fparam.expand(system.count, -1)
+
+    def _spins(self, state: Any) -> torch.Tensor | None:
+        """(N, 3), if the model takes them."""
+        if self.potential.model.spin is None:
+            return None
+        moments = getattr(state, "atom_extras", {}).get("magnetic_moments")
+        if moments is None:
+            raise InputError(
+                "the model has magnetic moments, but the state has none: make it with "
+                'torch_sim.io.atoms_to_state(..., atom_extras_map={"magnetic_moments": "initial_magmoms"}), which '
+                "TorchSim 0.6 has"
+            )
+        found: torch.Tensor = moments.detach().double()
+        return found if found.dim() == 2 else torch.nn.functional.pad(found[:, None], (2, 0))
 
     def _system(self, state: Any, positions: torch.Tensor, cell: torch.Tensor) -> System:
         """The atoms. What stays the same between steps is made once."""

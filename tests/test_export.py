@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import spin_models
 import torch
 import torch._inductor.config
 from children import python
@@ -14,7 +15,7 @@ from mdops._library import library_path
 from mdops.cli import main
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.models.neighborhood import Neighborhood
-from mdops.system import System
+from mdops.system import System, atom_spins, from_atoms
 
 DATA = Path(__file__).parent / "data"
 LISTED = ("positions", "types", "cell", "batch", "neighbors", "images", "counts")
@@ -135,6 +136,28 @@ def test_charge_and_multiplicity_of_each_system():
             assert all(value.isnan().all() for value in answers.values())
 
 
+@pytest.mark.parametrize("kind", ["se_e2_a", "dpa4_virtual", "dpa4"])
+def test_magnetic_moments_are_an_input(kind, device):
+    """As virtual atoms, which an atom without its moment coincides with, and as vectors."""
+    potential = spin_models.model(kind).to(device)
+    program = potential.export(capacity=160, atom_virial=kind == "se_e2_a").module()
+    for frames in (
+        [spin_models.crystal(0), spin_models.crystal(1)],
+        [spin_models.crystal(2).repeat((1, 2, 1))],
+    ):
+        system = moved(from_atoms(frames, potential.type_map), device)
+        spins = torch.tensor(atom_spins(frames), device=device)
+        want = potential.evaluate_atoms(system, spins=spins, atom_virial=kind == "se_e2_a")
+        got = program(**inputs(potential, system, capacity=160), spins=spins)
+        assert got.keys() == want.keys() and "force_mag" in got
+        for name, value in want.items():
+            limit = (1e-12 if device == "cpu" else 1e-9) * float(value.abs().max())
+            torch.testing.assert_close(got[name], value, rtol=0, atol=limit)
+    spins[0] = 0
+    energy = program(**inputs(potential, system, capacity=160), spins=spins)["energy"]
+    assert energy.isnan().all() == (kind != "dpa4")
+
+
 def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
     model = DATA / "reference" / "base" / "model.dp"
     potential = mdops.load(model, overflow="truncate")
@@ -146,8 +169,12 @@ def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
         mdops.load(model).export(angle_capacity=0)
     with pytest.raises(InputError, match="has no angles"):
         mdops.load(model).export(angle_capacity=40)
-    with pytest.raises(UnsupportedModelError, match="cannot be divided among atoms"):
+    with pytest.raises(
+        UnsupportedModelError, match="passes messages: exported programs have no atomic virials"
+    ):
         mdops.load(DATA / "reference_kinds/dpa3_base/model.dp").export(atom_virial=True)
+    with pytest.raises(InputError, match="a list of atoms lacks: give a capacity"):
+        spin_models.model("se_e2_a").export()
     assert main(["export", str(model), str(tmp_path / "model.txt")]) == 2
     assert "ends with .pt2" in capsys.readouterr().err
     (tmp_path / "there.pt2").touch()

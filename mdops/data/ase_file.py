@@ -166,9 +166,14 @@ def _stress_contradicts(atoms: Atoms, names: Mapping[str, str]) -> bool:
         or not {np.size(virial), np.size(stress)} <= {6, 9}
     ):
         return False
-    found = _matrix(virial), -_matrix(stress) * atoms.get_volume()
+    found = _symmetric(_matrix(virial)), -_symmetric(_matrix(stress)) * atoms.get_volume()
     rounding = 0.01 * max(1.0, *(float(np.abs(value).max()) for value in found))  # of what files have, eV
     return bool(np.abs(found[0] - found[1]).max() > rounding)
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+    """Its symmetric part. Virials beside magnetic moments are not symmetric, and ASE's stress has no other part."""
+    return (matrix + matrix.T) / 2
 
 
 def _matrix(value: Any) -> np.ndarray:

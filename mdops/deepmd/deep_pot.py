@@ -75,7 +75,7 @@ class DeepPot:
             if isinstance(model_file, Potential)
             else load(model_file, head=head, device=device, dtype=dtype, spline=spline, overflow=overflow)
         )
-        self.potential.require_energies("DeepPot", adds_charges=True, spins="any")
+        self.potential.require_energies("DeepPot", adds_charges=True, moments=True)
         if not isinstance(auto_batch_size, bool | int) or (
             auto_batch_size < 1 and auto_batch_size is not False
         ):

@@ -202,19 +202,17 @@ class EvaluationContext(SplinedModel, ABC):
         """Whether the answers are energies, forces and virials, and nothing else."""
         return self.model.outputs == (ENERGY,)
 
-    def require_energies(self, what: str, *, adds_charges: bool = False, spins: str = "none") -> None:
+    def require_energies(self, what: str, *, adds_charges: bool = False, moments: bool = False) -> None:
         """Raises UnsupportedModelError, naming `what` needs energies, if there are none; if they depend on magnetic
-        moments, unless it takes such `spins` ("vectors", or "any" with virtual atoms); or if charges are to be added,
-        unless it `adds_charges` like `Potential.evaluate`."""
+        moments, unless it takes `moments`; or if charges are to be added, unless it `adds_charges` like
+        `Potential.evaluate`."""
         if ENERGY not in self.model.outputs:
             has = ", ".join(output.name for output in self.model.outputs)
             raise UnsupportedModelError(f"{what} needs energies and conservative forces, not {has}")
-        spin = self.model.spin
-        if spin is not None and spins not in (["any"] if spin.paired else ["any", "vectors"]):
-            how = " as virtual atoms" if spin.paired else ""
+        if self.model.spin is not None and not moments:
             raise UnsupportedModelError(
-                f"{what} does not support the magnetic moments{how} of this model: `Potential.compute` and the "
-                "ASE calculator do"
+                f"{what} does not support the magnetic moments of this model: `Potential.compute` and the ASE "
+                "calculator do"
             )
         if not adds_charges:
             self.require_no_modifier(what)

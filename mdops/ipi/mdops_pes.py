@@ -13,7 +13,7 @@ from ipi.utils.units import unit_to_internal, unit_to_user
 from mdops.errors import InputError
 from mdops.inputs import check_models
 from mdops.loading import load
-from mdops.system import System, as_numbers, element_types
+from mdops.system import System, as_numbers, atom_spins, element_types
 from mdops.verlet import VerletList
 
 __DRIVER_NAME__ = "mdops"
@@ -31,14 +31,15 @@ class MDOpsDriver(Dummy_driver):
 
     Parameters (of `<ffdirect>`, or `-o` of `i-pi-driver-py`):
         model: a model file.
-        template: a file that ASE reads, of the elements in i-PI's order, and of the periodic directions.
+        template: a file that ASE reads, of the elements in i-PI's order, and of the periodic directions; for a model
+            with magnetic moments also of these (`initial_magmoms`), which stay as they are.
         device, dtype, skin (A), overflow, matmul: as of `mdops.calculator.MDOps`.
         fparam: frame parameters, a number or several separated by ";".
         head: which model of a file of several.
 
     Raises:
-        InputError: there is no such parameter, the model does not know an element, or i-PI sends another number of
-            atoms than the template has.
+        InputError: there is no such parameter, the model does not know an element, the template has no moments, or
+            i-PI sends another number of atoms than the template has.
         ModelFileError, UnsupportedModelError: as `mdops.load`.
     """
 
@@ -62,12 +63,15 @@ class MDOpsDriver(Dummy_driver):
         if wrong:
             raise InputError(f"mdops has no parameter {wrong[0]} for i-PI: it has {', '.join(_PARAMETERS)}")
         self.potential = load(model, head=head, device=device, dtype=dtype, overflow=overflow, matmul=matmul)
-        check_models([self.potential])
+        check_models([self.potential], moments=True)
         atoms = ase.io.read(template, index=-1)
         assert isinstance(atoms, Atoms)
         types = element_types(atoms.get_chemical_symbols(), self.potential.type_map)
         self._types = torch.as_tensor(types, dtype=torch.int32, device=self.potential.device)
         self._pbc = torch.as_tensor(atoms.pbc, device=self.potential.device)
+        self._spins = None
+        if self.potential.model.spin is not None:
+            self._spins = torch.as_tensor(atom_spins([atoms]), device=self.potential.device)
         self._skin, self._fparam = float(skin), _numbers(fparam)
         self._parts: dict[int, tuple[VerletList, torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         super().__init__(verbose=verbose)
@@ -99,11 +103,12 @@ class MDOpsDriver(Dummy_driver):
             pbc,
             batch,
         )
-        near = neighbors.update(system.positions, system.cell, pbc, types, batch)
         fparam = None
         if self._fparam is not None:
             fparam = torch.as_tensor(np.tile(self._fparam, (count, 1)), device=device)
-        found = {k: v.cpu().numpy() for k, v in self.potential.evaluate(system, near, fparam).items()}
+        spins = None if self._spins is None else self._spins.repeat(count, 1)
+        answers = self.potential.evaluate_atoms(system, fparam, spins=spins, neighbors=neighbors)
+        found = {name: value.cpu().numpy() for name, value in answers.items()}
         energy = unit_to_internal("energy", "electronvolt", found["energy"])
         forces = unit_to_internal("force", "ev/ang", found["forces"].astype(np.float64).reshape(count, n, 3))
         # i-PI's tensors have columns where ours have rows.

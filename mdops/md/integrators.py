@@ -31,8 +31,8 @@ def make_integrator(
             raise InputError(f"npt cannot keep constraints: nve and {langevin}")
         raise InputError(f"a Nose-Hoover chain cannot keep constraints: {langevin}")
     raise InputError(
-        "only the engine has Nose-Hoover chains and npt, but it moves no virtual atoms of magnetic moments. ASE's "
-        'integrators have nve and Langevin dynamics (thermostat="langevin")'
+        "only the engine has Nose-Hoover chains and npt. ASE's integrators have nve and Langevin dynamics "
+        '(thermostat="langevin")'
     )
 
 

@@ -53,12 +53,27 @@ class TextFile:
             self._file.close()
 
 
+def with_columns(atoms: Atoms) -> Atoms:
+    """The atoms with their magnetic forces as an array, if their results have some, and then with their virial, which
+    is not symmetric: ASE writes results only of properties that it knows. Training data in extended XYZ have the same
+    names."""
+    results = getattr(atoms.calc, "results", {})
+    if "force_mag" not in results:
+        return atoms
+    shown = atoms.copy()
+    shown.calc = atoms.calc
+    shown.set_array("force_mag", results["force_mag"], float, (3,))
+    if atoms.pbc.all():
+        shown.info["virial"] = results["virial"]
+    return shown
+
+
 class ExtxyzTrajectory(TextFile):
     """Frames in extended XYZ."""
 
     def write_frame(self, atoms: Atoms) -> None:
         buffer = io.StringIO()
-        ase.io.write(buffer, atoms, format="extxyz")
+        ase.io.write(buffer, with_columns(atoms), format="extxyz")
         text = buffer.getvalue()
         if text.count("\n") != len(atoms) + 2:
             broken = [name for name, value in atoms.info.items() if "\n" in f"{name}{value}"]

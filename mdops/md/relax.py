@@ -26,7 +26,7 @@ from mdops.md.engine.structures import is_list_of_atoms
 from mdops.md.files import one_run, require_beginning
 from mdops.md.log import text
 from mdops.md.options import Output, Relaxation, same_file
-from mdops.md.outputs import TextFile, Trajectory, close_all, closed_on_error, open_files
+from mdops.md.outputs import TextFile, Trajectory, close_all, closed_on_error, open_files, with_columns
 from mdops.md.run import (
     charge_spin_identity,
     check_same,
@@ -288,7 +288,8 @@ def _format(path: Path) -> Any:
 def write_atomically(path: Path, structures: Sequence[Atoms]) -> None:
     """Writes structures in the format of the name; the file is complete, or not there at all."""
     format = _format(path)
-    images = list(structures) if len(structures) > 1 else structures[0]
+    shown = [with_columns(atoms) for atoms in structures]
+    images = shown if len(shown) > 1 else shown[0]
     if format.acceptsfd:
         buffer: Any = io.BytesIO() if format.isbinary else io.StringIO()
         ase.io.write(buffer, images, format=format.name)

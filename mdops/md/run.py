@@ -63,8 +63,7 @@ def run(
         atoms, physics, output: the structure, its equations of motion, and the files.
         new_velocities: draw velocities even if the structure has some.
         engine: run on the model's device (`mdops.md.engine`), or through ASE's integrators (nve and Langevin
-            dynamics); by default those run structures with constraints, and models with virtual atoms for magnetic
-            moments, and the engine all others.
+            dynamics); by default those run structures with constraints, and the engine all others.
         restraints: `Tether` and `Distance`, which only the engine supports. Tethers hold atoms at their positions at
             the start of the run, before any restart.
 
@@ -78,10 +77,9 @@ def run(
     if not hasattr(atoms.calc, "models"):
         raise InputError("the atoms have no calculator MDOps: set atoms.calc = MDOps(model)")
     for potential in atoms.calc.models:
-        potential.require_energies("a simulation", spins="vectors" if engine else "any")
+        potential.require_energies("a simulation", moments=True)
     if engine is None:
-        moments = [potential.model.spin for potential in atoms.calc.models]
-        engine = not atoms.constraints and not any(spin is not None and spin.paired for spin in moments)
+        engine = not atoms.constraints
     simulation = _Simulation(atoms, physics, output, new_velocities, restraints)
     with one_run(output):
         return (_EngineRun if engine else _AseRun)(simulation).go()
@@ -181,20 +179,17 @@ class _Run:
 
 
 class _AseRun(_Run):
-    """Through ASE's integrators, step by step: structures with constraints, and models with virtual atoms."""
+    """Through ASE's integrators, step by step: structures with constraints."""
 
     kind = "ase"
 
     def __init__(self, simulation: _Simulation) -> None:
         if simulation.physics.has_ramp:
             raise InputError(
-                "ramps of temperature and pressure need the engine, which supports neither constraints nor virtual "
-                "atoms of magnetic moments"
+                "ramps of temperature and pressure need the engine, which supports no constraints"
             )
         if simulation.restraints:
-            raise InputError(
-                "restraints need the engine, which supports neither constraints nor virtual atoms of magnetic moments"
-            )
+            raise InputError("restraints need the engine, which supports no constraints")
         super().__init__(simulation)
         atoms = self.atoms
         check_masses(atoms)

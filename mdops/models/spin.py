@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from mdops.errors import ConfigError, InputError, UnsupportedModelError
+from mdops.nn.sums import sum_systems
 from mdops.system import System
 
 Answers = dict[str, torch.Tensor]
@@ -113,18 +114,24 @@ class Spin:
         scales = (*(scale if has else 0.0 for has, scale in pairs), *[0.0] * (self.ntypes + 1))
         return _table(scales, torch.float64, types.device)[types.long()][:, None]  # -1: the last row
 
+    def offsets(self, types: torch.Tensor, spins: torch.Tensor) -> torch.Tensor | None:
+        """(N, 3) float64, A: from atoms of these types (N,), with these spins (N, 3), to their virtual atoms; None if
+        there are none."""
+        scale = self._scale(types)
+        return spins.to(scale) * scale
+
     def system(self, system: System, spins: torch.Tensor) -> System:
         """A system of N atoms with these spins (N, 3), as the model takes it: one of 2 N rows.
 
         Raises InputError for spins of another shape."""
         _require_vectors(spins, system)
-        away = spins.to(system.positions) * self._scale(system.types)
         return System(
-            _pairs(system.positions, system.positions + away),
+            places(system.positions, self.offsets(system.types, spins)),
             _pairs(system.types, self._virtual_types(system.types)),
             system.cell,
             system.pbc,
             system.batch.repeat_interleave(2),
+            first_types=system.first_types,
             paired=True,
             charge_spin=system.charge_spin,
         )
@@ -146,8 +153,10 @@ class Spin:
         result["force_mag"] = _pairs(zero, both[:, 1] * self._scale(system.types[::2]))
         turned = both[:, 1, :, None] * (places[:, 1] - places[:, 0]).to(both)[:, None, :]
         if "virial" in found:
-            batch = system.batch[::2].long()
-            result["virial"] = found["virial"].index_add(0, batch, turned.to(found["virial"]), alpha=-1)
+            # A component of a system is one sum.
+            sums = 9 * system.batch[::2, None] + torch.arange(9, device=turned.device)
+            more = sum_systems(turned.to(found["virial"]).flatten(), sums.flatten(), 9 * system.count)
+            result["virial"] = found["virial"] - more.view(-1, 3, 3)
         if "atom_virial" in found:
             of_pairs = found["atom_virial"].view(-1, 2, 3, 3).sum(1) - turned
             result["atom_virial"] = _pairs(of_pairs, torch.zeros_like(of_pairs))
@@ -185,6 +194,9 @@ class NativeSpin(Spin):
     def silent(self) -> dict[str, tuple[int, ...]]:
         return {"force_mag": tuple(t for t, has in enumerate(self.use_spin) if not has)}
 
+    def offsets(self, types: torch.Tensor, spins: torch.Tensor) -> None:
+        return None
+
     def system(self, system: System, spins: torch.Tensor) -> System:
         _require_vectors(spins, system)
         return dataclasses.replace(system, spins=spins.to(system.positions))
@@ -197,6 +209,11 @@ class NativeSpin(Spin):
 
     def of_atoms(self, answers: Mapping[str, torch.Tensor]) -> Answers:
         return dict(answers)
+
+
+def places(positions: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor:
+    """(2 N, 3): the positions of atoms and their virtual atoms in turn; those of the atoms without `offsets`."""
+    return positions if offsets is None else _pairs(positions, positions + offsets)
 
 
 def is_native(section: Any) -> bool:
@@ -227,9 +244,9 @@ def spin_of(options: Any, type_map: Sequence[str]) -> Spin | None:
     return None if section is None else spin_of_types(section, type_map)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.cache
 def _table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Kept, because a CUDA graph cannot copy from the host."""
+    """Kept for good, because a CUDA graph cannot copy from the host, and reads it in each replay."""
     return torch.tensor(values, dtype=dtype, device=device)
 
 

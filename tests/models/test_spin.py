@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from ase.build import bulk
-from ase.md.verlet import VelocityVerlet
+from spin_models import DESCRIPTORS, SPIN, VECTORS, crystal, energy, model, section, training_input
 
 import mdops
 from mdops import Potential
@@ -25,9 +24,6 @@ from mdops.data.labels import SPIN_LABELS
 from mdops.deepmd import DeepPot
 from mdops.errors import ConfigError, DataError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
-from mdops.md import BatchEngine, Engine, EnsembleSettings, Output, Relaxation, run
-from mdops.md.motion import set_velocities
-from mdops.md.relax import relax
 from mdops.models import Neighborhood, model_of_tree
 from mdops.models.registry import find
 from mdops.models.spin import Spin
@@ -35,76 +31,10 @@ from mdops.models.virtual_types import with_virtual_types, without_virtual_types
 from mdops.system import from_atoms
 from mdops.train import Trainer, parse_config
 
-SPIN = {"use_spin": [True, False], "virtual_scale": [0.314]}
-NATIVE = {"scheme": "native", "use_spin": ["Ni"]}
-VECTORS = "dpa4", "dpa4c"
-WEIGHTS = {"e": 1, "fr": 100, "fm": 100, "v": 0.1}
-DESCRIPTORS = {
-    "se_e2_a": {"type": "se_e2_a", "sel": [40, 40], "rcut": 4.5, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 2},
-    "dpa1": {"type": "dpa1", "sel": 160, "rcut": 4.5, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 2,
-             "attn_layer": 0, "tebd_dim": 4},
-    "dpa3": {"type": "dpa3", "repflow": {"n_dim": 8, "e_dim": 4, "a_dim": 4, "nlayers": 2, "e_rcut": 4.0,
-             "e_rcut_smth": 2.0, "e_sel": 160, "a_rcut": 3.0, "a_rcut_smth": 2.0, "a_sel": 60, "axis_neuron": 2}},
-    "dpa4": {"type": "dpa4", "rcut": 3.5, "channels": 6, "n_radial": 5, "lmax": 2, "n_blocks": 1, "mixing_layers": 2},
-    "dpa4_virtual": {"type": "dpa4", "sel": 80, "rcut": 3.5, "channels": 6, "n_radial": 5, "lmax": 2, "n_blocks": 1,
-                     "mixing_layers": 2},
-    "dpa4c": {"type": "dpa4c", "rcut": 3.5, "channels": 8, "n_radial": 5},
-}  # fmt: skip
-
-
-def section(descriptor: str) -> dict:
-    return {
-        "type_map": ["Ni", "O"],
-        "descriptor": {**DESCRIPTORS[descriptor], "precision": "float64"},
-        "fitting_net": {"neuron": [8, 8], "precision": "float64"},
-        **({"type": "dpa4"} if DESCRIPTORS[descriptor]["type"] == "dpa4" else {}),
-        "spin": NATIVE if descriptor in VECTORS else SPIN,
-    }
-
-
-def training_input(descriptor: str, systems: str, **training) -> dict:
-    return {
-        "model": section(descriptor),
-        "loss": {
-            "type": "ener_spin",
-            **{f"{end}_pref_{name}": weight for name, weight in WEIGHTS.items() for end in ("start", "limit")},
-        },
-        "learning_rate": {"type": "exp", "start_lr": 5e-3, "stop_lr": 5e-4},
-        "training": {
-            "training_data": {"systems": [systems], "batch_size": 2},
-            "numb_steps": 4, "disp_freq": 1, "seed": 1, "precision": "float64", **training,
-        },
-    }  # fmt: skip
-
-
-def model(descriptor: str) -> Potential:
-    options = parse_config(training_input(descriptor, "nowhere")).model
-    made = find("model", options.KIND).random(options, 3, torch.float64)
-    random = np.random.default_rng(4)
-    for weights in made.parameters():  # a new model with vectors does not see moments
-        if DESCRIPTORS[descriptor]["type"] in VECTORS and not weights.any():
-            weights.data.copy_(torch.from_numpy(0.3 * random.normal(size=weights.shape)))
-    return Potential(made, overflow="extend").eval()
-
-
-def crystal(seed: int = 0) -> Atoms:
-    """Nickel oxide, off its places, with moments that point anywhere."""
-    random = np.random.default_rng(seed)
-    atoms = bulk("NiO", "rocksalt", a=4.2, cubic=True)
-    atoms = atoms[np.argsort(-atoms.numbers, kind="stable")]  # nickel first
-    atoms.positions += random.normal(0, 0.1, atoms.positions.shape)
-    moments = random.normal(0, 1, atoms.positions.shape)
-    atoms.set_initial_magnetic_moments(1.2 * moments / np.linalg.norm(moments, axis=1, keepdims=True))
-    return atoms
-
 
 @pytest.fixture(scope="module", params=list(DESCRIPTORS))
 def potential(request):
     return model(request.param)
-
-
-def energy(potential: Potential, atoms: Atoms) -> float:
-    return float(potential.compute(atoms)["energy"][0])
 
 
 def test_atomic_virials_are_the_moments_of_energies(potential):
@@ -400,8 +330,6 @@ def test_what_does_not_fit_is_refused(tmp_path):
         potential(torch.tensor(atoms.positions), torch.tensor([0] * 4 + [1] * 4))
     with pytest.raises(UnsupportedModelError, match="magnetic moments"):
         core_arrays(potential, ["float64"])
-    with pytest.raises(UnsupportedModelError, match="magnetic moments"):
-        Engine(atoms, potential, EnsembleSettings("nve", 300, 0.5))
     folder = frames(tmp_path / "data", potential)
     (folder / "set.000/spin.npy").unlink()
     with pytest.raises(DataError, match="has no spin"):
@@ -414,44 +342,6 @@ def test_nobody_knows_which_neighbours_of_mixed_types_deepmd_kit_drops():
     potential.overflow = "truncate"
     with pytest.raises(InputError, match="placeholders"):
         potential.compute(crystal())
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("kind", VECTORS)
-def test_the_engine_moves_atoms_and_keeps_vectors(kind, device):
-    """As ASE's integrator does; two structures at once as one after the other."""
-    potential, settings = model(kind).to(device), EnsembleSettings("nve", 300, 0.5)
-    frames = [crystal(0).repeat((2, 1, 1)), crystal(1)]
-    for atoms in frames:
-        set_velocities(atoms, settings, np.random.default_rng(0), anew=True)
-    *_, last = Engine(frames[0], potential, settings).run(30, 10)
-    *_, both = BatchEngine(frames, potential, settings).run(30, 10)
-    moved = frames[0].copy()
-    moved.calc = MDOps(potential)
-    VelocityVerlet(moved, 0.5 * ase.units.fs).run(30)
-    assert np.abs(moved.positions - frames[0].positions).max() > 0.05
-    for found in (last.atoms(frames[0]), both[0].atoms(frames[0])):
-        np.testing.assert_allclose(found.positions, moved.positions, rtol=0, atol=1e-8)
-        kept = [one.get_initial_magnetic_moments() for one in (found, frames[0])]
-        np.testing.assert_array_equal(*kept)
-
-
-def test_runs_with_virtual_atoms_take_ases_integrators(tmp_path):
-    atoms, output = (
-        crystal(),
-        Output(20, tmp_path / "run.npz", 5, tmp_path / "run.extxyz", tmp_path / "run.log"),
-    )
-    atoms.calc = MDOps(model("se_e2_a"))
-    done = run(atoms, EnsembleSettings("nve", 300, 0.5), output)
-    assert done.steps == 20 and abs(done.drift) < 1e-4
-    last = ase.io.read(tmp_path / "run.extxyz", -1)
-    np.testing.assert_allclose(last.positions, atoms.positions, atol=1e-7)
-    output = dataclasses.replace(output, overwrite=True)
-    run(atoms, EnsembleSettings("nvt", 300, 0.5, thermostat="langevin"), output)
-    with pytest.raises(InputError, match="no virtual atoms of magnetic moments"):
-        run(atoms, EnsembleSettings("nvt", 300, 0.5), output)
-    with pytest.raises(UnsupportedModelError, match="moments as virtual atoms"):
-        run(atoms, EnsembleSettings("nve", 300, 0.5), output, engine=True)
 
 
 def test_deep_pot_takes_spins(potential):
@@ -482,39 +372,6 @@ def test_deep_pot_takes_spins(potential):
         np.testing.assert_allclose(atom_virial.sum(1), virial, atol=1e-9)
     with pytest.raises(InputError, match="has magnetic moments, but none are given"):
         pot.eval(coords, cells, types)
-
-
-@pytest.mark.parametrize("kind", VECTORS)
-def test_runs_and_relaxations_keep_their_moments(kind, tmp_path):
-    """A restart with others is refused."""
-    atoms, potential, settings = crystal(), model(kind), EnsembleSettings("nve", 300, 0.5)
-
-    def with_moments(factor):
-        found = atoms.copy()
-        found.set_initial_magnetic_moments(factor * atoms.get_initial_magnetic_moments())
-        found.calc = MDOps(potential)
-        return found
-
-    output = Output(20, tmp_path / "run.npz", 10, tmp_path / "run.extxyz")
-    run(with_moments(1), settings, output)
-    for frame in ase.io.read(tmp_path / "run.extxyz", ":"):
-        kept = frame.get_initial_magnetic_moments()
-        np.testing.assert_allclose(kept, atoms.get_initial_magnetic_moments(), atol=1e-7)
-    again = dataclasses.replace(output, steps=40, restart=True)
-    with pytest.raises(InputError, match="other magnetic_moments"):
-        run(with_moments(0.5), settings, again)
-    run(with_moments(1), settings, again)
-    output = Output(30, tmp_path / "relax.npz", 10)
-    (found,) = relax([with_moments(1)], potential, Relaxation(fmax=1e-9), output).structures
-    found.calc = MDOps(potential)
-    assert found.get_potential_energy() < with_moments(1).get_potential_energy() - 0.01
-    with pytest.raises(InputError, match="other magnetic_moments"):
-        relax(
-            [with_moments(0.5)],
-            potential,
-            Relaxation(fmax=1e-9),
-            dataclasses.replace(output, restart=True),
-        )
 
 
 def reference(kind: str) -> tuple[Path, list[tuple[Atoms, dict[str, np.ndarray]]]]:

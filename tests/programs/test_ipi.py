@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import spin_models
 from ase import Atoms, units
 from ase.build import bulk
-from ase.io import write
+from ase.io import read, write
 
 import mdops
 from mdops.errors import InputError
@@ -94,7 +95,7 @@ def test_a_batch_is_one_call(crystal):
         beads.append(atomic_units(bead))
     alone = [pes(*bead) for bead in beads]
     calls, whole = [], pes.potential.evaluate
-    pes.potential.evaluate = lambda s, *rest: calls.append(s.count) or whole(s, *rest)
+    pes.potential.evaluate = lambda s, *rest, **more: calls.append(s.count) or whole(s, *rest, **more)
     found = pes([cell for cell, _ in beads], [pos for _, pos in beads])
     assert calls == [5]
     for a, b in zip(found, alone, strict=True):
@@ -143,6 +144,32 @@ def test_frame_parameters(crystal):
         load_pes("custom", PES)(fparam="0.3;x", **options)
     with pytest.raises(InputError, match=r"fparam\[1\] is nan, expected finite numbers"):
         load_pes("custom", PES)(fparam="0.3;nan", **options)
+
+
+@pytest.mark.parametrize("kind", ["se_e2_a", "dpa4"])
+def test_magnetic_moments_are_those_of_the_template(kind, tmp_path, monkeypatch):
+    """As virtual atoms and as vectors, in batches."""
+    from ipi.pes import load_pes
+
+    monkeypatch.chdir(tmp_path)
+    spin_models.model(kind).save("spin.dp")
+    write("start.xyz", spin_models.crystal(), format="extxyz")
+    options = dict(model="spin.dp", template="start.xyz", dtype="float64", overflow="extend")
+    pes, beads = load_pes("custom", PES)(**options), []
+    for k in range(3):
+        bead = read("start.xyz")
+        bead.rattle(0.02, seed=k)
+        beads.append(bead)
+    found = pes(*([x for x, _ in map(atomic_units, beads)], [x for _, x in map(atomic_units, beads)]))
+    for bead, (energy, forces, virial, _) in zip(beads, found, strict=True):
+        wanted = pes.potential.compute(bead)
+        assert energy * units.Ha == pytest.approx(wanted["energy"][0], rel=2e-6)
+        np.testing.assert_allclose(forces * units.Ha / units.Bohr, wanted["forces"], rtol=2e-5, atol=1e-7)
+        np.testing.assert_allclose(virial.T * units.Ha, wanted["virial"][0], rtol=2e-5, atol=1e-7)
+        assert np.abs(wanted["forces"]).max() > 1e-5
+    write("start.xyz", Atoms(beads[0].symbols, beads[0].positions, cell=beads[0].cell, pbc=True))
+    with pytest.raises(InputError, match="set_initial_magnetic_moments"):
+        load_pes("custom", PES)(**options)
 
 
 def simulate(forcefield, beads=4, steps=20):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import spin_models
 from ase.build import bulk
 
 import mdops
@@ -143,6 +144,51 @@ def test_systems_are_saved(model):
     first, second = (energy_and_forces(context_of(s, atoms)) for s in (system, again))
     assert first[0] == second[0]
     np.testing.assert_array_equal(first[1], second[1])
+
+
+@pytest.mark.parametrize("kind", ["se_e2_a", "dpa4"])
+def test_magnetic_moments(kind):
+    """As virtual atoms and as vectors, for all atoms and for some; saved systems have them."""
+    model, atoms = spin_models.model(kind), spin_models.crystal()
+    moments = atoms.get_initial_magnetic_moments()
+    potential = MLPotential("mdops", model=model, magnetic_moments=moments)
+    cell = np.tril(atoms.cell.array)  # as OpenMM's boxes have to be
+    atoms.set_cell(cell, scale_atoms=True)
+    system = potential.createSystem(topology_of(atoms))
+    again = openmm.XmlSerializer.deserialize(openmm.XmlSerializer.serialize(system))
+    wanted = model.compute(atoms)
+    scale = np.abs(wanted["forces"]).max()
+    for one in (system, again):
+        energy, forces = energy_and_forces(context_of(one, atoms))
+        assert energy == pytest.approx(wanted["energy"][0], rel=1e-7)
+        np.testing.assert_allclose(forces, wanted["forces"], rtol=0, atol=1e-6 * scale)
+    atoms.pbc = False
+    mm = openmm.System()
+    for mass in atoms.get_masses():
+        mm.addParticle(mass)
+    mixed = potential.createMixedSystem(topology_of(atoms), mm, [1, 3, 6])
+    _, forces = energy_and_forces(context_of(mixed, atoms))
+    np.testing.assert_allclose(
+        forces[[1, 3, 6]], model.compute(atoms[[1, 3, 6]])["forces"], rtol=0, atol=1e-6 * scale
+    )
+
+
+def test_magnetic_moments_that_do_not_fit():
+    model, atoms = spin_models.model("se_e2_a"), spin_models.crystal()
+    with pytest.raises(InputError, match="the model has magnetic moments: give `magnetic_moments`"):
+        MLPotential("mdops", model=model)
+    with pytest.raises(InputError, match="magnetic_moments are given, but the model takes none"):
+        MLPotential("mdops", model=str(MODEL), magnetic_moments=np.ones(8))
+    with pytest.raises(InputError, match=r"the shape \(8, 2\), expected a number or a vector"):
+        MLPotential("mdops", model=model, magnetic_moments=np.ones((8, 2)))
+    with pytest.raises(InputError, match=r"magnetic_moments\[0\] is nan"):
+        MLPotential("mdops", model=model, magnetic_moments=[np.nan])
+    along_z = MLPotential("mdops", model=model, magnetic_moments=np.ones(8))
+    energy, _ = energy_and_forces(context_of(along_z.createSystem(topology_of(atoms)), atoms))
+    atoms.set_initial_magnetic_moments(np.outer(np.ones(8), [0, 0, 1]))
+    assert energy == pytest.approx(model.compute(atoms)["energy"][0], rel=1e-7)
+    with pytest.raises(InputError, match="there are 8 magnetic moments, and the topology has 9 atoms"):
+        along_z.createSystem(topology_of(atoms + atoms[:1]))
 
 
 def test_errors_come_when_a_system_is_made():

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import spin_models
 import torch
 from ase import units
 from ase.build import bulk, molecule
@@ -22,6 +23,7 @@ from mdops.torchsim import MDOpsModel  # noqa: E402
 
 MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
 NEW = hasattr(ts, "Integrator")  # since TorchSim 0.4
+EXTRAS = hasattr(ts.SimState, "atom_extras")  # since TorchSim 0.6
 
 
 def crystals(count=6):
@@ -64,7 +66,7 @@ def test_systems_are_evaluated_in_one_call(model, monkeypatch):
     calls = []
     whole = model.potential.evaluate
     monkeypatch.setattr(
-        model.potential, "evaluate", lambda s, *rest: calls.append(s.count) or whole(s, *rest)
+        model.potential, "evaluate", lambda s, *rest, **more: calls.append(s.count) or whole(s, *rest, **more)
     )
     state = ts.io.atoms_to_state(crystals(), model.device, model.dtype)
     model(state)
@@ -134,6 +136,63 @@ def test_frame_parameters(tmp_path):
         MDOpsModel(potential, fparam=np.full(size, np.nan))
     with pytest.raises(InputError, match="the model needs fparam"):
         MDOpsModel(potential)(ts.io.atoms_to_state([atoms], torch.device("cpu"), torch.float64))
+
+
+def state_with_moments(frames, model):
+    """Before TorchSim 0.6 under the name that it has there."""
+    if EXTRAS:
+        extras = {"magnetic_moments": "initial_magmoms"}
+        return ts.io.atoms_to_state(frames, model.device, model.dtype, atom_extras_map=extras)
+    state = ts.io.atoms_to_state(frames, model.device, model.dtype)
+    moments = np.concatenate([atoms.arrays["initial_magmoms"] for atoms in frames])
+    state.atom_extras = {"magnetic_moments": torch.tensor(moments, device=model.device)}
+    return state
+
+
+@pytest.mark.skipif(EXTRAS, reason="this version of TorchSim has states with moments")
+def test_a_state_that_cannot_have_moments_is_refused():
+    model = MDOpsModel(spin_models.model("se_e2_a"))
+    with pytest.raises(InputError, match=r"the state has none: make it with .* TorchSim 0\.6"):
+        model(ts.io.atoms_to_state([spin_models.crystal()], model.device, model.dtype))
+
+
+@pytest.mark.parametrize("kind", ["se_e2_a", "dpa4"])
+def test_magnetic_moments_of_a_state(kind, device):
+    """As virtual atoms and as vectors; vectors, and numbers along z."""
+    model = MDOpsModel(spin_models.model(kind).to(device))
+    frames = [spin_models.crystal(0), spin_models.crystal(1)]
+    for vectors in (True, False):
+        for atoms in frames if not vectors else ():
+            del atoms.arrays["initial_magmoms"]
+            atoms.set_initial_magnetic_moments(np.linspace(0.5, 1.5, 8))
+        found = model(state_with_moments(frames, model))
+        wanted = model.potential.compute(frames)
+        for name in ("energy", "forces", "force_mag"):
+            limit = 1e-9 * np.abs(wanted[name]).max()
+            np.testing.assert_allclose(found[name].cpu(), wanted[name], rtol=0, atol=limit)
+    with pytest.raises(InputError, match=r"the state has none: make it with .* TorchSim 0\.6"):
+        model(ts.io.atoms_to_state(frames, model.device, model.dtype))
+
+
+@pytest.mark.skipif(not EXTRAS, reason="states of this version of TorchSim have no moments")
+@pytest.mark.parametrize("batches", [True, False])
+def test_integrate_keeps_magnetic_moments(batches):
+    model = MDOpsModel(spin_models.model("dpa4"))
+    frames = [spin_models.crystal(0), spin_models.crystal(1).repeat((1, 1, 2))]
+    state = state_with_moments(frames, model)
+    memory = dict(memory_scales_with="n_atoms", max_memory_scaler=20)
+    batcher = ts.BinningAutoBatcher(model=model, **memory) if batches else False
+    final = ts.integrate(
+        system=state, model=model, integrator=ts.Integrator.nve, n_steps=20, temperature=300, timestep=0.0005,
+        autobatcher=batcher,
+    )  # fmt: skip
+    assert torch.equal(final.magnetic_moments, state.magnetic_moments)
+    for atoms, own in zip(frames, final.split(), strict=True):
+        assert (own.positions.numpy() - atoms.positions).std() > 0.01
+        atoms.positions[:] = own.positions.numpy()
+        wanted = model.potential.compute(atoms)
+        assert own.energy.item() == pytest.approx(wanted["energy"][0], rel=1e-9)
+        np.testing.assert_allclose(own.forces, wanted["forces"], rtol=0, atol=1e-9)
 
 
 def test_integrate_conserves_energy_with_autobatching(model, tmp_path):

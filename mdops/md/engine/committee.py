@@ -13,18 +13,18 @@ class Committee:
     """Providers of forces on the same atoms, used as one `ForceProvider`. They may differ in cutoff, type map, sel,
     dtype and device.
 
-    Models of the same cutoff and type map share a neighbour list, and all lists are built in the same step.
+    Models with the same `list_key` share a neighbour list, and all lists are built in the same step.
     """
 
     def __init__(self, surfaces: Sequence[ForceProvider]) -> None:
         self._surfaces = list(surfaces)
-        first, models = surfaces[0], [surface.potential for surface in surfaces]
+        first = surfaces[0]
         self._device = first.potential.device
         self.captures = all(s.captures and s.potential.device == self._device for s in surfaces)
         farthest = max(surfaces, key=lambda surface: surface.r_min)
         self.r_min, self.warn_extrapolated = farthest.r_min, farthest.warn_extrapolated
         self.sel = torch.cat([surface.sel.to(self._device) for surface in surfaces])
-        keys = [(model.cutoff, model.device, *model.type_map) for model in models]
+        keys = [surface.list_key for surface in surfaces]
         self._list_of = [keys.index(key) for key in keys]
         self.needed = first.needed
         self.capacity = max(surface.capacity for surface in surfaces)
@@ -63,7 +63,8 @@ class Committee:
     @property
     def origin(self) -> ListOrigin:
         """What the lists were built for."""
-        return self._surfaces[0].origin._replace(cutoff=self.cutoff)
+        farthest = max(surface.origin.offset for surface in self._surfaces)
+        return self._surfaces[0].origin._replace(cutoff=self.cutoff, offset=farthest)
 
     def grow(self, longest: int) -> None:
         for surface in self._surfaces:
@@ -127,4 +128,5 @@ class Committee:
             forces_std=(forces - mean).square().sum(2).mean(0).sqrt()[:, None],
             model_energy=energies,
             atom_virial=stack("atom_virial").mean(0),
+            force_mag=stack("force_mag").mean(0),
         )

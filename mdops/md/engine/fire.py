@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from ase import units
 
-from mdops.md.engine.propagators import Moved, Propagator
+from mdops.md.engine.propagators import Moved, Propagator, with_offsets, without_moves
 from mdops.md.engine.state import ForceResult, ListOrigin, State
 from mdops.md.options import EnsembleSettings, Relaxation
 from mdops.nn.sums import sum_systems
@@ -120,8 +120,10 @@ class Fire(Propagator):
         if self._moves_cells:
             ended = end_cell_step(
                 *atoms, self._still, origin.cell, result.virial, moved.cell, self._zeros, none, none, none, none,
-                self._freedom, self._freedom, state.tally, 0.0, 1.0, 1.0, 0.0, 1.0, origin.cutoff, False,
+                self._freedom, self._freedom, without_moves(state.tally, origin), 0.0, 1.0, 1.0, 0.0, 1.0,
+                origin.cutoff, False,
             )._asdict()  # fmt: skip
+            ended["tally"] = with_offsets(ended["tally"], state.tally, origin, moved.cell)
         else:
             ended = end_step(*atoms, none, none, self._freedom, state.tally, 0.0, 1.0, 1.0)._asdict()
         new = {**ended, **vars(result), **moved.new}

@@ -4,7 +4,7 @@ errors."""
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from mdops.errors import InputError
 from mdops.md.engine.state import ForceResult, ListOrigin
 from mdops.models.judge import limits, warn_extrapolated
 from mdops.models.neighborhood import Neighborhood
+from mdops.models.spin import places
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
 from mdops.potential import Potential
 from mdops.system import AtomsByType, System
@@ -49,10 +50,12 @@ class Flags(NamedTuple):
 
 
 class ForceProvider:
-    """The potential energy surface of some systems, their atoms in the engine's order.
+    """The potential energy surface of some systems, their atoms in the engine's order. Magnetic moments are constant;
+    virtual atoms move with their atoms.
 
     Attributes:
         potential: the source of forces.
+        system: the atoms, with their magnetic moments in `spins`, if the model has some.
         capacity: places in a row of the list.
         captures: whether a CUDA graph can capture a step; otherwise the potential reads from the device.
         origin: the state that the list was built for.
@@ -74,8 +77,15 @@ class ForceProvider:
         *,
         cells_move: bool = False,
         atom_virial: bool = False,
+        magnetic: bool = False,
     ) -> None:
+        """`magnetic`: results have magnetic forces, which are 0 if the model has none."""
         self.potential, self.system, self.skin = potential, system, skin
+        spin, spins, self._offsets = potential.model.spin, system.spins, None
+        self._rows = potential.system_with_spins(replace(system, spins=None), spins)
+        if spin is not None and spins is not None:
+            self._offsets, aparam = spin.offsets(system.types, spins), spin.rows_of(aparam)
+        farthest = 0.0 if self._offsets is None else float(self._offsets.norm(dim=1).max())
         self._evaluator = potential.evaluator()
         # If the potential drops neighbours itself, and finds them at no cost, no block is repeated.
         drops = potential.overflow == "truncate" and potential.device.type == "cpu"
@@ -84,11 +94,13 @@ class ForceProvider:
         self._fparam, self._aparam = fparam, aparam
         self.capacity = capacity
         self.captures = self._flags and potential.device.type == "cuda"
-        self.origin = ListOrigin(torch.zeros_like(system.positions), system.cell.clone(), self.cutoff)
+        self.origin = ListOrigin(
+            torch.zeros_like(system.positions), system.cell.clone(), self.cutoff, farthest
+        )
         self._cells_move, self._atom_virial = cells_move, atom_virial
         # Known beforehand: a captured step cannot read them.
         self._kinds = (
-            AtomsByType(system.types, system.atoms_of_types(len(potential.type_map)))
+            AtomsByType(self._rows.types, self._rows.atoms_of_types(len(potential.type_map)))
             if self.captures
             else None
         )
@@ -104,6 +116,7 @@ class ForceProvider:
         self._within = torch.zeros(n, len(self.sel), dtype=torch.int32, device=potential.device)
         self._no_deviation = system.positions.new_zeros(n, 0)
         self._no_virials = system.positions.new_zeros(0, 3, 3)
+        self._no_moments = system.positions.new_zeros(n if magnetic else 0, 3)
 
     @property
     def r_min(self) -> float:
@@ -113,6 +126,13 @@ class ForceProvider:
     def warn_extrapolated(self) -> None:
         """Warns of such distances, with advice."""
         warn_extrapolated(self.r_min, self.potential.r_min)
+
+    @property
+    def list_key(self) -> tuple[Any, ...]:
+        """What a list depends on besides positions and cells."""
+        model = self.potential
+        virtual = model.model.spin if self._rows.paired else None
+        return model.cutoff, model.device, virtual, *model.type_map
 
     @property
     def cutoff(self) -> float:
@@ -133,9 +153,9 @@ class ForceProvider:
 
     def rebuild(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
         """A new list for these positions and cells; `needed` tells whether rows are long enough."""
-        s = self.system
+        s = self._at(positions, cell)
         neighbors, images, counts, self.needed = neighbor_matrix(
-            positions,
+            s.positions,
             cell,
             s.pbc,
             s.batch,
@@ -150,15 +170,19 @@ class ForceProvider:
         if self._cells_move:
             self.origin.cell.copy_(cell)
 
+    def _at(self, positions: torch.Tensor, cell: torch.Tensor) -> System:
+        """The rows of the model for these positions of atoms."""
+        at = places(positions, self._offsets)
+        return replace(self._rows, positions=at, cell=cell, atoms_by_type=self._kinds)
+
     def share_list(self, other: "ForceProvider") -> None:
-        """Take the list of `other`, which has the same cutoff, types and device."""
+        """Take the list of `other`, which has the same `list_key`."""
         self._list, self.origin, self.needed = other._list, other.origin, other.needed
 
     def forces(self, positions: torch.Tensor, cell: torch.Tensor) -> ForceResult:
         """By the list of `rebuild`."""
         assert self._list is not None
-        s = self.system
-        system = replace(s, positions=positions, cell=cell, atoms_by_type=self._kinds)
+        system, spin = self._at(positions, cell), self.potential.model.spin
         if not self._flags:
             return self._result(self._evaluate(system, self._list, self._aparam))
         with torch.no_grad():
@@ -174,7 +198,12 @@ class ForceProvider:
             if sizes is not None:
                 torch.maximum(self.sizes, sizes.sum(0), out=self.sizes)
         within = report.within[0] if len(report.within) == 1 else torch.cat(report.within, 1)
-        return self._result(result, report.nearest, within)
+        nearest = report.nearest
+        if spin is not None:
+            result = spin.of_atoms(spin.answers(result, system))
+        if system.paired:  # an atom's row, and that of its virtual atom
+            nearest, within = nearest.view(-1, 2).amin(1), within.view(len(positions), 2, -1).amax(1)
+        return self._result(result, nearest, within)
 
     def forces_carefully(
         self, positions: torch.Tensor, cell: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor
@@ -185,14 +214,13 @@ class ForceProvider:
         """
         s = self.system
         constant = cell, s.pbc, s.batch
-        system = System(
-            positions[inverse],
-            s.types[inverse],
-            *constant,
-            charge_spin=s.charge_spin,
-            spins=None if s.spins is None else s.spins[inverse],
+        system = self.potential.system_with_spins(
+            System(positions[inverse], s.types[inverse], *constant, charge_spin=s.charge_spin),
+            None if s.spins is None else s.spins[inverse],
         )
-        aparam = None if self._aparam is None else self._aparam[inverse]
+        aparam = self._aparam
+        if aparam is not None:
+            aparam = aparam.unflatten(0, (s.atoms, -1))[inverse].flatten(0, 1)
         try:
             neighbors = self._neighbors(system)
             result = self._evaluate(system, neighbors, aparam)
@@ -204,7 +232,7 @@ class ForceProvider:
             self.grow(neighbors.neighbors.shape[1])
         if self.captures:
             self._learn_room(system, neighbors)
-        for name in ("forces", "atom_energy", "atom_virial"):
+        for name in ("forces", "atom_energy", "atom_virial", "force_mag"):
             if name in result:
                 result[name] = result[name][order]
         return self._result(result)
@@ -220,7 +248,9 @@ class ForceProvider:
     def _evaluate(
         self, system: System, neighbors: NeighborList, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        return self.potential.evaluate(system, neighbors, self._fparam, aparam, atom_virial=self._atom_virial)
+        asked: dict[str, bool] = {"atom_virial": self._atom_virial}
+        found = self.potential.evaluate(system, neighbors, self._fparam, aparam, **asked)
+        return found if self.potential.model.spin is None else self.potential.model.spin.of_atoms(found)
 
     def _result(
         self,
@@ -232,6 +262,7 @@ class ForceProvider:
             result["forces"], result["atom_energy"], result["virial"],
             self._nearest if nearest is None else nearest, self._within if within is None else within,
             self._no_deviation, self._no_deviation, result.get("atom_virial", self._no_virials),
+            result.get("force_mag", self._no_moments),
         )  # fmt: skip
 
     def _neighbors(self, system: System) -> NeighborList:
@@ -247,6 +278,7 @@ class ForceProvider:
             alone = System(
                 system.positions[own], system.types[own], system.cell[one], system.pbc[one],
                 torch.zeros_like(system.batch[own]),
+                paired=system.paired,
                 charge_spin=None if system.charge_spin is None else system.charge_spin[one],
                 spins=None if system.spins is None else system.spins[own],
             )  # fmt: skip

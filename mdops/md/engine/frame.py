@@ -27,6 +27,8 @@ class Frame:
         forces_std: (N,), eV/A, sqrt(mean_k |F_k - <F>|^2) of K models (other values are their means), and
             energy_std: eV, sqrt(mean_k (E_k - <E>)^2); None of one model.
         atom_virial: (N, 3, 3), eV, as of `mdops.Potential.evaluate`; None unless the engine was asked for it.
+        force_mag: (N, 3), minus the derivatives of the energy by the magnetic moments, eV for a moment of one; None of
+            models without moments.
     """
 
     step: int
@@ -42,10 +44,11 @@ class Frame:
     forces_std: np.ndarray | None = None
     energy_std: float | None = None
     atom_virial: np.ndarray | None = None
+    force_mag: np.ndarray | None = None
 
     def atoms(self, like: Atoms) -> Atoms:
-        """A copy of `like` at this step, with energies, forces and stress, with atomic virials also `stresses`, and
-        deviations of several models."""
+        """A copy of `like` at this step, with energies, forces and stress, with atomic virials also `stresses`, with
+        magnetic forces, and deviations of several models."""
         atoms = like.copy()
         atoms.calc = None
         atoms.set_cell(self.cell)
@@ -59,9 +62,11 @@ class Frame:
                 results["stresses"] = voigt(-self.atom_virial / atoms.get_volume())
         calculator = atoms.calc = SinglePointCalculator(atoms, **results)
         calculator.name = "mdops"
+        # As in the results of `MDOps`; ASE's own properties have no names for them.
         if self.forces_std is not None:
-            # As in the results of `MDOps`; ASE's own properties have no names for them.
             calculator.results |= {"forces_std": self.forces_std, "energy_std": self.energy_std}
+        if self.force_mag is not None:
+            calculator.results |= {"force_mag": self.force_mag, "virial": self.virial}
         return atoms
 
 
@@ -76,7 +81,7 @@ class BatchFrame(Sequence[Frame]):
         energy, kinetic: (S,), eV; conserved: (S,), or None if nothing is.
         virial: (S, 3, 3), eV; cell: (S, 3, 3), A.
         forces_std: (N,); energy_std: (S,), of several models; or None.
-        atom_virial: (N, 3, 3), or None.
+        atom_virial: (N, 3, 3), or None; force_mag: (N, 3), or None.
         largest_force: (S,), eV/A, and converged: (S,) bool, of a minimiser; or None.
     """
 
@@ -94,6 +99,7 @@ class BatchFrame(Sequence[Frame]):
     forces_std: np.ndarray | None = None
     energy_std: np.ndarray | None = None
     atom_virial: np.ndarray | None = None
+    force_mag: np.ndarray | None = None
     largest_force: np.ndarray | None = None
     converged: np.ndarray | None = None
 
@@ -123,6 +129,7 @@ class BatchFrame(Sequence[Frame]):
             forces_std=None if self.forces_std is None else self.forces_std[own],
             energy_std=None if self.energy_std is None else float(self.energy_std[s]),
             atom_virial=None if self.atom_virial is None else self.atom_virial[own],
+            force_mag=None if self.force_mag is None else self.force_mag[own],
         )
 
 
@@ -140,6 +147,9 @@ class Recording:
         columns = [state.positions, momenta, state.forces, state.atom_energy[:, None]]
         columns += [state.forces_std, state.model_energy]
         self._conserves, self._has_virials = bath is not None, len(state.atom_virial) > 0
+        self._has_moments = len(state.force_mag) > 0
+        if self._has_moments:
+            columns.append(state.force_mag)
         if self._has_virials:
             columns.append(state.atom_virial.flatten(1))
         per_atom = torch.cat(columns, 1)
@@ -149,9 +159,11 @@ class Recording:
 
     def frame(self) -> BatchFrame:
         per_atom, per_system = self._per_atom.numpy(), self._per_system.numpy()
-        forces_std = energy_std = atom_virial = None
+        forces_std = energy_std = atom_virial = force_mag = None
         if self._has_virials:
             atom_virial, per_atom = per_atom[:, -9:].reshape(-1, 3, 3).copy(), per_atom[:, :-9]
+        if self._has_moments:
+            force_mag, per_atom = per_atom[:, -3:].copy(), per_atom[:, :-3]
         if per_atom.shape[1] > 10:
             forces_std = per_atom[:, 10].copy()
             energy_std = np.add.reduceat(per_atom[:, 11:], self._starts[:-1]).std(1)
@@ -170,6 +182,7 @@ class Recording:
             forces_std=forces_std,
             energy_std=energy_std,
             atom_virial=atom_virial,
+            force_mag=force_mag,
         )
 
 

@@ -167,15 +167,16 @@ class CellPropagator(Propagator):
     def second_half(
         self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        at = moved.new
+        at, tally = moved.new, without_moves(state.tally, origin)
         second = end_cell_step(
             moved.positions, origin.positions, at["momenta"], result.forces, state.inverse_mass, state.batch,
             result.atom_energy, result.nearest, result.within, sel, at["moves"], origin.cell, result.virial,
             moved.cell, at["cell_momenta"], at["xi"], at["xi_momenta"], at["eta"], at["eta_momenta"],
-            self._freedom, self._inertia, state.tally, self.dt, self._kT, self._tau, self._pressure,
+            self._freedom, self._inertia, tally, self.dt, self._kT, self._tau, self._pressure,
             self._period, origin.cutoff, self._flexible,
         )  # fmt: skip
-        return {**at, **vars(result), **second._asdict()}
+        tally = with_offsets(second.tally, state.tally, origin, moved.cell)
+        return {**at, **vars(result), **second._asdict(), "tally": tally}
 
     def bath_energy(self, state: State) -> torch.Tensor | None:
         of_atoms = super().bath_energy(state)
@@ -200,6 +201,29 @@ def make_propagator(
     if physics.ensemble == "npt":
         return CellPropagator(physics, freedom, atoms, device)
     return Propagator(physics, freedom, device)
+
+
+def without_moves(tally: torch.Tensor, origin: ListOrigin) -> torch.Tensor:
+    """The tally for `end_cell_step` before `with_offsets`: without distances of earlier steps."""
+    if origin.offset == 0:
+        return tally
+    return torch.cat([torch.full_like(tally[:, :1], -torch.inf), tally[:, 1:]], 1)  # `TALLY` begins with them
+
+
+def with_offsets(
+    tally: torch.Tensor, before: torch.Tensor, origin: ListOrigin, cell: torch.Tensor
+) -> torch.Tensor:
+    """The tally of `end_cell_step` after the tally `before`. Where there are virtual atoms, their distances from their
+    places in the strained list count: with an atom at x + v after the strain x -> x (1 + D), its virtual atom at the
+    offset a is at (x + a) (1 + D) + v - a D."""
+    if origin.offset == 0:
+        return tally
+    a, b, c = origin.cell.unbind(1)
+    across = [torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)]
+    volume = (a * across[0]).sum(1).abs()
+    strain = (torch.stack(across, 2) @ (cell - origin.cell)).flatten(1).norm(dim=1) / volume
+    moved2 = (tally[:, 0].sqrt() + origin.offset * strain).square()
+    return torch.cat([torch.maximum(moved2, before[:, 0])[:, None], tally[:, 1:]], 1)
 
 
 def _chain_energy(

@@ -129,8 +129,9 @@ class Simulation(ABC, Generic[G, F]):
         frames = self._frames(structures)
         several = isinstance(potential, Sequence) and not isinstance(potential, str)
         self.potentials: list[Potential] = list(potential) if several else [potential]  # type: ignore[arg-type,list-item]
-        check_models(self.potentials, spins="vectors")
+        check_models(self.potentials, moments=True)
         self.potential = self.potentials[0]
+        self._magnetic = any(model.model.spin is not None for model in self.potentials)
         if self._moves_cells(physics):
             warn_untrained_virials(self.potentials)
         # One for each model: types and parameters differ, the rest is the same.
@@ -225,7 +226,7 @@ class Simulation(ABC, Generic[G, F]):
             surfaces.append(
                 ForceProvider(
                     model, own, self._skin, fparam, aparam, capacity, cells_move=cells_move,
-                    atom_virial=self._atom_virial,
+                    atom_virial=self._atom_virial, magnetic=self._magnetic,
                 )
             )  # fmt: skip
         self._surface = surfaces[0] if len(surfaces) == 1 else Committee(surfaces)
@@ -234,13 +235,15 @@ class Simulation(ABC, Generic[G, F]):
         inertia = np.where(self._structures.fixed, np.inf, self._structures.masses)
         masses = torch.as_tensor(inertia[order], device=device)
         self._state = State.of(
-            system, sorted_momenta, masses, bath, len(self.potentials), atom_virial=self._atom_virial
-        )
+            system, sorted_momenta, masses, bath, len(self.potentials), atom_virial=self._atom_virial,
+            magnetic=self._magnetic,
+        )  # fmt: skip
         self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}  # by `_steps`' arguments
         self._placed = None if self._restraints is None else self._restraints.on(system, self._inverse)
         result = self._forces(system.positions, system.cell, carefully=True)
-        for name in ("forces", "atom_energy", "virial", "forces_std", "model_energy", "atom_virial"):
-            getattr(self._state, name).copy_(getattr(result, name))
+        for name, value in vars(result).items():
+            if name in self._state.moving:
+                getattr(self._state, name).copy_(value)
         energy = result.atom_energy[self._inverse].cpu().numpy()
         self._state.energy.copy_(torch.as_tensor(np.add.reduceat(energy, self._structures.starts[:-1])))
 

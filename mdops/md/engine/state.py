@@ -21,6 +21,8 @@ _MOVING_CELL = ("cell", "cell_momenta", "xi", "xi_momenta", "flow")
 _DEVIATION = ("forces_std", "model_energy")
 # What is there on request.
 _VIRIALS = ("atom_virial",)
+# What models with magnetic moments add.
+_MOMENTS = ("force_mag",)
 
 # The variables of thermostats and barostats; the rest follows from positions, momenta and cells.
 BATH = ("eta", "eta_momenta", "cell_momenta", "xi", "xi_momenta")
@@ -35,6 +37,7 @@ class ForceResult:
         nearest: (N,); within: (N, ntypes), of K models (N, K ntypes).
         forces_std: (N, 1), sqrt(mean_k |F_k - <F>|^2), and model_energy: (N, K), of each model; (N, 0) of one model.
         atom_virial: (N, 3, 3), as of `Potential.evaluate`; (0, 3, 3) unless asked for.
+        force_mag: (N, 3), minus the derivatives by magnetic moments; (0, 3) if no model has moments.
     """
 
     forces: torch.Tensor
@@ -45,14 +48,17 @@ class ForceResult:
     forces_std: torch.Tensor
     model_energy: torch.Tensor
     atom_virial: torch.Tensor
+    force_mag: torch.Tensor
 
 
 class ListOrigin(NamedTuple):
-    """Positions (N, 3) and cells (S, 3, 3) that a neighbour list was built for; and how far it reaches, A."""
+    """Positions (N, 3) and cells (S, 3, 3) that a neighbour list was built for; how far it reaches, A; and the largest
+    distance of a virtual atom from its atom, A, or 0."""
 
     positions: torch.Tensor
     cell: torch.Tensor
     cutoff: float
+    offset: float = 0.0
 
 
 @dataclass
@@ -72,7 +78,7 @@ class State:
         cell_momenta: (S, 6); xi, xi_momenta: (S, M), of the cells' thermostats; flow: (S, 6), sum p p^T / m of the
             momenta times `scale`: see `mdops.ops.begin_cell_step`. They have no columns if cells do not move,
             except `flow`, then of the start.
-        forces_std, model_energy, atom_virial: as of `ForceResult`.
+        forces_std, model_energy, atom_virial, force_mag: as of `ForceResult`.
         inverse_mass: (N,); batch: (N,) int32, the system of each atom; empty_tally: (S, 6), of no steps. They do not
             change.
         memory: the tensors above are views of it.
@@ -98,6 +104,7 @@ class State:
     forces_std: torch.Tensor
     model_energy: torch.Tensor
     atom_virial: torch.Tensor
+    force_mag: torch.Tensor
     inverse_mass: torch.Tensor
     batch: torch.Tensor
     empty_tally: torch.Tensor
@@ -114,9 +121,10 @@ class State:
         models: int = 1,
         *,
         atom_virial: bool = False,
+        magnetic: bool = False,
     ) -> "State":
         """No forces yet; masses (N,); `bath` has `BATH`'s tensors. Cells move if they have momenta. There is memory for
-        atomic virials if asked."""
+        atomic virials and for magnetic forces if asked."""
         compared = models if models > 1 else 0
         inverse_mass, count = 1 / masses, system.count
         kinetic, flow = _heat(momenta, inverse_mass, system.batch, count)
@@ -129,10 +137,12 @@ class State:
             "scale": 1 + zeros(count), "virial": zeros(count, 3, 3), "tally": empty_tally,
             "cell": system.cell, "flow": flow, "forces_std": zeros(len(masses), min(compared, 1)),
             "model_energy": zeros(len(masses), compared),
-            "atom_virial": zeros(len(masses) if atom_virial else 0, 3, 3), **bath,
+            "atom_virial": zeros(len(masses) if atom_virial else 0, 3, 3),
+            "force_mag": zeros(len(masses) if magnetic else 0, 3), **bath,
         }  # fmt: skip
         moving = _MOVING + (_MOVING_CELL if bath["cell_momenta"].numel() else ())
         moving += (_DEVIATION if compared else ()) + (_VIRIALS if atom_virial else ())
+        moving += _MOMENTS if magnetic else ()
         parts = [values[name] for name in moving]
         memory = torch.cat([tensor.reshape(-1) for tensor in parts])
         views = memory.split([tensor.numel() for tensor in parts])

@@ -27,6 +27,7 @@ from mdops.models.registry import register
 from mdops.models.spin import is_native, native_section, spin_of_types
 from mdops.models.standard import DescriptorFitting, PartsOptions
 from mdops.options import Most, key, section, variant
+from mdops.tracing import is_exported
 
 _TERMS = (
     (0.18175, 3.1998),
@@ -264,7 +265,9 @@ class DPA4Model(DescriptorFitting):
             last = of_atoms.kthvalue(sum(spec.sel), dim=1, keepdim=True).values
             most = (last * _SAME).clamp(max=most).repeat_interleave(2, 0)
         present = (near.types_in_cutoff < near.ntypes) & (near.squared > COINCIDENT**2)
-        return near.kept(present & (apart.square().sum(-1) <= most), waits=not present.is_cuda)
+        return near.kept(
+            present & (apart.square().sum(-1) <= most), waits=not (present.is_cuda or is_exported())
+        )
 
     def finish(
         self, responses: dict[str, torch.Tensor], types: torch.Tensor, kind: torch.Tensor | None = None
