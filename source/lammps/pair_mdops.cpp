@@ -145,7 +145,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     if (takes_spins() && !atom->sp_flag)
       error->all(FLERR, std::string("pair_style mdops: the model has magnetic moments: atom_style is ") +
                             atom->atom_style + ", expected spin");
-    if (takes_spins() && !modify->get_fix_by_style("^nve/spin").empty())
+    const bool moves = update->whichflag == 1;  // not a minimization
+    if (takes_spins() && moves && !modify->get_fix_by_style("^nve/spin").empty())
       error->all(
           FLERR,
           "pair_style mdops: fix nve/spin turns moments by the fields of LAMMPS' own spin/* pair styles "

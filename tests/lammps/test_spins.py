@@ -183,6 +183,17 @@ def test_a_minimiser_turns_the_moments(run):
     assert torque(found["force_mag"], after.get_initial_magnetic_moments()) < 0.2 * start
 
 
+def test_a_minimization_may_have_an_integrator_of_moments(run):
+    """As in DeePMD-kit's example; it moves nothing there."""
+    atoms = magnet()
+    (run.folder / "data.lmp").write_text(data(atoms))
+    found = []
+    for fix in ("", "fix 1 all nve/spin lattice moving\n    "):
+        run(text_for(DPA4C, more=f"{fix}min_style cg\n    minimize 0 1e-8 5 5"))
+        found.append(run.dumped()[:, 1:4])
+    assert_near(found[1], found[0], 1e-12, "positions")
+
+
 @pytest.mark.parametrize("kind", ["dpa4", "dpa3"])
 def test_atoms_move_with_their_moments(run, paths, kind):
     """Energy is conserved where the moments stay as they are."""
