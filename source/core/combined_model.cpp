@@ -98,13 +98,8 @@ class StandardPart : public Part {
     nearest_.assign(atoms.centers, static_cast<T>(cutoff));
     for (size_t p = 0; p < args_.size(); ++p) {
       PotentialArgs<T>& args = args_[p];
-      args.positions = atoms.places, args.cell = atoms.cell;
-      args.batch = atoms.systems, args.types = atoms.types;
-      args.neighbors = atoms.rows.neighbors.data(), args.images = atoms.rows.images.data();
-      args.counts = atoms.rows.counts.data(), args.list_width = atoms.rows.width;
-      // Padding of type 0, if needed.
-      args.places.padding = p < own_.sums.size() && own_.sums[p]->mixed ? atoms.systems : nullptr;
-      args.extra = extra_.data(), args.atoms = atoms.all;
+      atoms.set(args, p < own_.sums.size() && own_.sums[p]->mixed);
+      args.extra = extra_.data();
     }
     const HybridArgs<T> args{args_.data(), static_cast<int>(own_.sums.size()), own_.widest, own_.net, weight};
     const StepResults<T> results{atoms.centers,    answer.energy.data(), nullptr,
@@ -258,15 +253,6 @@ class CombinedModel : public CpuBase {
       if (nearest[i] < whole_.closest) refuse_close(i, nearest[i], whole_.closest, output);
       check_places(i, part.limits(), within.data() + i * part.counts(), output);
       check_places(i, part.extra_limits(), answer_.extra_within.data() + i * part.extra_counts(), output);
-    }
-  }
-
-  void check_places(int64_t i, const std::vector<Limit>& limits, const int32_t* within,
-                    mdops_output& output) const {
-    for (const Limit& limit : limits) {
-      int64_t n = 0;
-      for (int64_t k = 0; k < limit.count; ++k) n += within[limit.first + k];
-      if (!extends_ && n > limit.places) refuse_crowd(i, limit.t, n, limit.places, output);
     }
   }
 

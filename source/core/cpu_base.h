@@ -18,6 +18,15 @@ struct Atoms {
   const int32_t *types, *systems;
   const Rows& rows;
   const double *fparam, *aparam, *field;
+
+  // Sets them in a kernel's arguments.
+  template <class Args>
+  void set(Args& args, bool mixed) const {
+    args.positions = places, args.cell = cell, args.batch = systems, args.types = types;
+    args.neighbors = rows.neighbors.data(), args.images = rows.images.data();
+    args.counts = rows.counts.data(), args.list_width = rows.width, args.atoms = all, args.systems = 1;
+    args.places.padding = mixed ? systems : nullptr;  // padding of type 0, if needed
+  }
 };
 
 class CpuBase : public Model {
@@ -30,7 +39,6 @@ class CpuBase : public Model {
   mdops_info info() const override {
     const std::lock_guard<std::mutex> lock(guard_);
     mdops_info info = Model::info();
-    info.precision = is_double_ ? MDOPS_FLOAT64 : MDOPS_FLOAT32;
     info.threads = pool_->size();
     return info;
   }
@@ -64,13 +72,11 @@ class CpuBase : public Model {
   }
 
  protected:
-  CpuBase(const Json& about, const Request& request)
-      : Model(about, request), is_double_(request.precision == "float64") {}
+  CpuBase(const Json& about, const Request& request) : Model(about, request) {}
 
   virtual void evaluate(const Atoms& atoms, mdops_output& output) = 0;
 
  private:
-  const bool is_double_;
   std::unique_ptr<Pool> pool_;
   // Of the last call: memory.
   Rows rows_;

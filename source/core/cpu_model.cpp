@@ -18,6 +18,7 @@ class CpuModel : public CpuBase {
   CpuModel(const File& file, const Json& about, const Request& request, const std::string& prefix)
       : CpuBase(about, request), sums_(file, about, prefix, request.precision, ntypes()) {
     cutoff_ = sums_.cutoff, shortest_ = sums_.shortest;
+    add_limits(sums_.mixed, sums_.sel, 0, ntypes(), limits_);
     extra_inputs_.read(file, about, prefix, ntypes());
     takes(extra_inputs_.fparam, extra_inputs_.aparam);
     const FittingNets<T> nets(file, about, prefix, sums_, extra_inputs_.width(), has_dipoles());
@@ -39,18 +40,8 @@ class CpuModel : public CpuBase {
     extra_inputs_.fill(atoms.fparam, atoms.aparam, atoms.types, centers, extra_);
 
     DipoleArgs<T> args = args_;
-    args.positions = atoms.places;
-    args.cell = atoms.cell;
-    args.batch = atoms.systems;
-    args.types = atoms.types;
-    args.neighbors = atoms.rows.neighbors.data();
-    args.images = atoms.rows.images.data();
-    args.counts = atoms.rows.counts.data();
-    args.places.padding = sums_.mixed ? atoms.systems : nullptr;  // padding of type 0, if needed
+    atoms.set(args, sums_.mixed);
     args.extra = extra_.data();
-    args.atoms = atoms.all;
-    args.systems = 1;
-    args.list_width = atoms.rows.width;
 
     energy_.assign(centers, 0.0);
     within_.assign(centers * args.ntypes, 0);
@@ -87,22 +78,13 @@ class CpuModel : public CpuBase {
       is_number &= own == own;
       nearest = std::min(nearest, own);
       if (own == 0) refuse_place(i, output);
-      if (!extends_) check_places(i, output);
+      check_places(i, limits_, within_.data() + i * sums_.ntypes, output);
     }
     output.nearest = is_number ? nearest : std::numeric_limits<double>::quiet_NaN();
   }
 
-  void check_places(int64_t i, mdops_output& output) const {
-    int64_t all = 0;
-    for (int t = 0; t < sums_.ntypes; ++t) {
-      const int64_t n = within_[i * sums_.ntypes + t];
-      all += n;
-      if (!sums_.mixed && n > sums_.sel[t]) refuse_crowd(i, t, n, sums_.sel[t], output);
-    }
-    if (sums_.mixed && all > sums_.sel[0]) refuse_crowd(i, -1, all, sums_.sel[0], output);
-  }
-
   const DescriptorWeights<T> sums_;
+  std::vector<Limit> limits_;
   ExtraInputs<T> extra_inputs_;
   int64_t net_size_ = 0;
   Lines<T> nets_;

@@ -18,10 +18,7 @@ int copy_threads(int threads) {
 }  // namespace
 
 GpuBase::GpuBase(const Json& about, const Request& request)
-    : Model(about, request),
-      index_(request.gpu),
-      is_double_(request.precision == "float64"),
-      search_(request.gpu, ntypes()) {
+    : Model(about, request), index_(request.gpu), search_(request.gpu, ntypes()) {
   const OnGpu here(index_);
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreate(&stream));
@@ -37,8 +34,7 @@ void GpuBase::set_threads(int threads) {
 mdops_info GpuBase::info() const {
   const std::lock_guard<std::mutex> lock(guard_);
   mdops_info info = Model::info();
-  info.precision = is_double_ ? MDOPS_FLOAT64 : MDOPS_FLOAT32, info.gpu = index_,
-  info.threads = pool_->size();
+  info.gpu = index_, info.threads = pool_->size();
   return info;
 }
 
@@ -141,11 +137,7 @@ void GpuBase::refuse_first(const StepChecker& checker, int64_t atom, mdops_outpu
   std::vector<int32_t> within(checker.counts());
   fetch(checker.within(atom), checker.counts(), within.data());
   check_cuda(cudaStreamSynchronize(stream()));
-  for (const Limit& limit : checker.limits()) {
-    int64_t n = 0;
-    for (int64_t k = 0; k < limit.count; ++k) n += within[limit.first + k];
-    if (n > limit.places) refuse_crowd(atom, limit.t, n, limit.places, output);
-  }
+  check_places(atom, checker.limits(), within.data(), output);
 }
 
 GpuDescriptorWeights::GpuDescriptorWeights(const DescriptorWeights<float>& sums, const FittingShape& shape,

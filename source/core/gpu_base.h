@@ -76,7 +76,6 @@ class GpuBase : public Model {
   void refuse_first(const StepChecker& checker, int64_t atom, mdops_output& output) const;
 
   const int index_;
-  const bool is_double_;
 
  private:
   struct DestroyStream {

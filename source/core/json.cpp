@@ -115,62 +115,31 @@ class Parser {
 
   // A code point in UTF-8.
   static void append(unsigned point, std::string& to) {
-    if (point < 0x80) {
-      to += static_cast<char>(point);
-    } else if (point < 0x800) {
-      to += static_cast<char>(0xc0 | point >> 6);
-      to += static_cast<char>(0x80 | (point & 0x3f));
-    } else if (point < 0x10000) {
-      to += static_cast<char>(0xe0 | point >> 12);
-      to += static_cast<char>(0x80 | (point >> 6 & 0x3f));
-      to += static_cast<char>(0x80 | (point & 0x3f));
-    } else {
-      to += static_cast<char>(0xf0 | point >> 18);
-      to += static_cast<char>(0x80 | (point >> 12 & 0x3f));
-      to += static_cast<char>(0x80 | (point >> 6 & 0x3f));
-      to += static_cast<char>(0x80 | (point & 0x3f));
-    }
+    const int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;  // bytes after the first
+    constexpr unsigned kFirst[] = {0, 0xc0, 0xe0, 0xf0};
+    to += static_cast<char>(kFirst[more] | point >> 6 * more);
+    for (int k = more - 1; k >= 0; --k) to += static_cast<char>(0x80 | (point >> 6 * k & 0x3f));
   }
 
   void escaped(std::string& to) {
+    constexpr std::string_view kNames = "\"\\/bfnrt", kCharacters = "\"\\/\b\f\n\r\t";
     if (at_ == end_) fail();
-    switch (const char c = *at_++) {
-      case '"':
-      case '\\':
-      case '/':
-        to += c;
-        return;
-      case 'b':
-        to += '\b';
-        return;
-      case 'f':
-        to += '\f';
-        return;
-      case 'n':
-        to += '\n';
-        return;
-      case 'r':
-        to += '\r';
-        return;
-      case 't':
-        to += '\t';
-        return;
-      case 'u': {
-        unsigned point = hex();
-        if (point >= 0xd800 && point < 0xdc00) {
-          if (!take("\\u")) fail();
-          const unsigned low = hex();
-          if (low < 0xdc00 || low >= 0xe000) fail();
-          point = 0x10000 + ((point - 0xd800) << 10) + (low - 0xdc00);
-        } else if (point >= 0xdc00 && point < 0xe000) {
-          fail();
-        }
-        append(point, to);
-        return;
-      }
-      default:
-        fail();
+    const char c = *at_++;
+    if (const size_t place = kNames.find(c); place != kNames.npos) {
+      to += kCharacters[place];
+      return;
     }
+    if (c != 'u') fail();
+    unsigned point = hex();
+    if (point >= 0xd800 && point < 0xdc00) {
+      if (!take("\\u")) fail();
+      const unsigned low = hex();
+      if (low < 0xdc00 || low >= 0xe000) fail();
+      point = 0x10000 + ((point - 0xd800) << 10) + (low - 0xdc00);
+    } else if (point >= 0xdc00 && point < 0xe000) {
+      fail();
+    }
+    append(point, to);
   }
 
   std::string text() {

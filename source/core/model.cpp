@@ -50,7 +50,8 @@ void check_part(const Json& about, int32_t part) {
 
 }  // namespace
 
-Model::Model(const Json& about, const Request& request) : extends_(request.extends) {
+Model::Model(const Json& about, const Request& request)
+    : extends_(request.extends), is_double_(request.precision == "float64") {
   for (const Json& name : about.at("elements").as_list()) names_.push_back(name.as_text());
   for (const std::string& name : names_) pointers_.push_back(name.c_str());
   const Json* const lacks = about.find("lacks_charges");
@@ -84,6 +85,7 @@ mdops_info Model::info() const {
   info.ntypes = ntypes();
   info.fparam = static_cast<int32_t>(fparam_), info.aparam = static_cast<int32_t>(aparam_);
   info.needs_fparam = needs_fparam_;
+  info.precision = is_double_ ? MDOPS_FLOAT64 : MDOPS_FLOAT32;
   info.gpu = -1;
   info.names = pointers_.data();
   if (has_dipoles()) info.has_dipole = has_dipole_.data();
@@ -149,12 +151,19 @@ void Model::refuse_close(int64_t i, double distance, double closest, mdops_outpu
                                    "energies: it begins at " + std::to_string(closest) + " A");
 }
 
-void Model::refuse_crowd(int64_t i, int t, int64_t neighbors, int64_t places, mdops_output& output) const {
-  output.atom = i;
-  throw Error(MDOPS_NEIGHBORS, "atom " + std::to_string(i) + " has " + std::to_string(neighbors) +
-                                   " neighbours" + (t < 0 ? "" : " of type " + names_[t]) +
-                                   " within the cutoff, and the model's sel is " + std::to_string(places) +
-                                   ". DeePMD-kit would drop the farthest; overflow extend keeps all");
+void Model::check_places(int64_t i, const std::vector<Limit>& limits, const int32_t* within,
+                         mdops_output& output) const {
+  for (const Limit& limit : limits) {
+    int64_t n = 0;
+    for (int64_t k = 0; k < limit.count; ++k) n += within[limit.first + k];
+    if (extends_ || n <= limit.places) continue;
+    output.atom = i;
+    throw Error(MDOPS_NEIGHBORS, "atom " + std::to_string(i) + " has " + std::to_string(n) + " neighbours" +
+                                     (limit.t < 0 ? "" : " of type " + names_[limit.t]) +
+                                     " within the cutoff, and the model's sel is " +
+                                     std::to_string(limit.places) +
+                                     ". DeePMD-kit would drop the farthest; overflow extend keeps all");
+  }
 }
 
 std::unique_ptr<Model> Model::load(const std::string& path, const mdops_options& options) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/limits.h"
 #include "core/mdops.h"
 
 namespace mdops::core {
@@ -55,14 +56,14 @@ class Model {
   void check(const mdops_input& input) const;
   // The same for a search.
   void check_atoms(const mdops_input& input) const;
-  // Refuses atom i for more neighbours, of type t or, t being -1, of all, than the model has places for.
-  [[noreturn]] void refuse_crowd(int64_t i, int t, int64_t neighbors, int64_t places,
-                                 mdops_output& output) const;
+  // Refuses atom i if more neighbours than places are `within` the cutoff, unless told otherwise.
+  void check_places(int64_t i, const std::vector<Limit>& limits, const int32_t* within,
+                    mdops_output& output) const;
   [[noreturn]] static void refuse_place(int64_t i, mdops_output& output);
   // The same for a neighbour at a distance, A, at which a table has no energies.
   [[noreturn]] static void refuse_close(int64_t i, double distance, double closest, mdops_output& output);
 
-  const bool extends_;
+  const bool extends_, is_double_;
   mutable std::mutex guard_;
   double cutoff_ = 0, shortest_ = 0;
   std::vector<int32_t> has_dipole_;  // of each type; empty for models of energies

@@ -22,7 +22,6 @@ class PythonModel : public Model {
         process_(std::move(process)),
         number_(number),
         passes_messages_(about.at("passes_messages").as_bool()),
-        is_double_(request.precision == "float64"),
         gpu_(request.gpu) {
     cutoff_ = about.at("cutoff").as_number(), shortest_ = about.at("shortest").as_number();
     virtual_scale_ = about.at("virtual_scale").as_number();
@@ -59,7 +58,6 @@ class PythonModel : public Model {
 
   mdops_info info() const override {
     mdops_info info = Model::info();
-    info.precision = is_double_ ? MDOPS_FLOAT64 : MDOPS_FLOAT32;
     info.threads = threads_, info.gpu = gpu_;
     info.in_python = 1, info.passes_messages = passes_messages_;
     info.virtual_scale = virtual_scale_;
@@ -83,7 +81,7 @@ class PythonModel : public Model {
 
   const std::shared_ptr<PythonProcess> process_;
   const int64_t number_;
-  const bool passes_messages_, is_double_;
+  const bool passes_messages_;
   const int gpu_;
   int64_t fparam_ = 0, aparam_ = 0;
   double virtual_scale_ = 0;

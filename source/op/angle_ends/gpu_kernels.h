@@ -7,6 +7,7 @@
 
 #include "angle_ends/angle_ends.h"
 #include "common/gpu_divide.h"
+#include "common/gpu_unroll.h"
 #include "message/gpu_tensor.h"
 
 namespace mdops::gpu_angle_ends {
@@ -99,34 +100,26 @@ __global__ void __launch_bounds__(kThreads, kEndBlocks)
       const EndRows rows(args, atom, first, of.end);
       float4 given[2][kSixteens];
       unsigned largest = 0;
+      unrolled<2, kSixteens>([&](int h, int n) {
+        given[h][n] = rows.four(args.x, kInputs, h, 16 * n);
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int n = 0; n < kSixteens; ++n) {
-          given[h][n] = rows.four(args.x, kInputs, h, 16 * n);
-#pragma unroll
-          for (int k = 0; k < 4; ++k) largest = max(largest, size_of(of_four(given[h][n], k)));
-        }
+        for (int k = 0; k < 4; ++k) largest = max(largest, size_of(of_four(given[h][n], k)));
+      });
       const float scale = scale_of(warp_largest(largest)), inverse = inverse_power(scale) * weight_inverse;
       HalfRows<kSixteens, 2> x;
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int n = 0; n < kSixteens; ++n) {
-          const float4& four = given[h][n];
-          x.set(n, h, scale * four.x, scale * four.y, scale * four.z, scale * four.w);
-        }
+      unrolled<2, kSixteens>([&](int h, int n) {
+        const float4& four = given[h][n];
+        x.set(n, h, scale * four.x, scale * four.y, scale * four.z, scale * four.w);
+      });
 #pragma unroll 2
       for (int n = 0; n < columns / 8; ++n) {
         const bool is_p = 16 * n < columns;
         float4 of_atom{0.0f, 0.0f, 0.0f, 0.0f};
         if (is_p) of_atom = read_four(args.of_atom + atom * columns + 16 * n + own);
         float large[2][4] = {}, small[2][4] = {};
-#pragma unroll
-        for (int k = 0; k < kSixteens; ++k)
-#pragma unroll
-          for (int u = 0; u < 2; ++u)
-            multiply_parts(large[u], small[u], x, k, weight[((2 * n + u) * kSixteens + k) * kWarp]);
+        unrolled<kSixteens, 2>([&](int k, int u) {
+          multiply_parts(large[u], small[u], x, k, weight[((2 * n + u) * kSixteens + k) * kWarp]);
+        });
         const auto sum = [&](int u, int k) { return (large[u][k] + small[u][k]) * inverse; };
 #pragma unroll
         for (int h = 0; h < 2; ++h)
@@ -160,10 +153,7 @@ __global__ void __launch_bounds__(kThreads, kEndBlocks)
       const auto add_sixteen = [&](const float4(&grads)[2], int n) {
         Number<float> numbers[8];
         float of_atom[4];
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) numbers[k / 2 * 4 + 2 * h + k % 2].h = of_four(grads[h], k);
+        unrolled<2, 4>([&](int h, int k) { numbers[k / 2 * 4 + 2 * h + k % 2].h = of_four(grads[h], k); });
 #pragma unroll
         for (int k = 0; k < 4; ++k) of_atom[k] = of_four(grads[0], k) + of_four(grads[1], k);
         const float inverse = bring_to_size(numbers).inverse * weight_inverse;
@@ -199,13 +189,10 @@ __global__ void __launch_bounds__(kThreads, kEndBlocks)
           ask(ahead[k], n + kAhead);
           add_sixteen(now, n);
         }
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int n = 0; n < kEights / 2; ++n) {
-          const float *const a = by_x[0][2 * n] + 2 * h, *const b = by_x[0][2 * n + 1] + 2 * h;
-          rows.write(args.by_x, kInputs, h, 16 * n, {a[0], a[1], b[0], b[1]});
-        }
+      unrolled<2, kEights / 2>([&](int h, int n) {
+        const float *const a = by_x[0][2 * n] + 2 * h, *const b = by_x[0][2 * n + 1] + 2 * h;
+        rows.write(args.by_x, kInputs, h, 16 * n, {a[0], a[1], b[0], b[1]});
+      });
     }
   }
   finish_end_rows<kEights>(args);

@@ -19,6 +19,7 @@
 #pragma once
 
 #include "attention/gpu_forward.h"
+#include "common/gpu_unroll.h"
 
 namespace mdops::gpu_attention {
 
@@ -85,10 +86,7 @@ struct BackwardMemory {
 template <class N, int D, int Units>
 __device__ __forceinline__ void product_of_rows(float (&c)[Units][4], const char* a, int a_apart, int a_row,
                                                 const char* b, int b_apart) {
-#pragma unroll
-  for (int n = 0; n < Units; ++n)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) c[n][k] = 0;
+  unrolled<Units, 4>([&](int n, int k) { c[n][k] = 0; });
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
     uint32_t left[N::kParts][4];
@@ -234,24 +232,19 @@ __device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const Gra
     }
   }
   if (query + step > length || tile + row + kGroup > length) {
-#pragma unroll
-    for (int n = 0; n < Units; ++n)
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        if (l0 + k / 2 * 8 >= length || j0 + 8 * n + k % 2 >= length) {
-          s[n][k] = 0;
-          t[n][k] = 0;
-          if (has_factors) e[n][k] = of_switch[n][k] = 0;
-        }
+    unrolled<Units, 4>([&](int n, int k) {
+      if (l0 + k / 2 * 8 >= length || j0 + 8 * n + k % 2 >= length) {
+        s[n][k] = 0;
+        t[n][k] = 0;
+        if (has_factors) e[n][k] = of_switch[n][k] = 0;
+      }
+    });
   }
   if (has_bias) {
-#pragma unroll
-    for (int n = 0; n < Units; ++n)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
-        if (l < length && j < length) put(g.grad_bias + bias_at(j, l), t[n][k]);
-      }
+    unrolled<Units, 4>([&](int n, int k) {
+      const int l = l0 + k / 2 * 8, j = j0 + 8 * n + k % 2;
+      if (l < length && j < length) put(g.grad_bias + bias_at(j, l), t[n][k]);
+    });
   }
   if (!has_factors) return;
 #pragma unroll 4
@@ -285,12 +278,7 @@ template <class N, int D, int Step, int Units>
 __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_apart, const char* keys,
                                                int apart, const float* slope_scales, const float* key_scales,
                                                int groups, int row, int pair, float (&sum)[Units][2][4]) {
-#pragma unroll
-  for (int m = 0; m < Units; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) sum[m][half][k] = 0;
+  unrolled<Units, 2, 4>([&](int m, int half, int k) { sum[m][half][k] = 0; });
   for (int group = 0; group < groups; ++group) {
     const float factor = N::kBfloat ? 1.0f : slope_scales[group] * inverse_of<N>(key_scales + group);
     uint32_t right[N::kParts][4];
@@ -519,14 +507,11 @@ __global__ void __launch_bounds__(Warps* kWarp, kBackwardBlocks<N, D>)
 #pragma unroll
           for (int group = 0; group < Layout::kStepGroups; ++group) {
             as_operand<N>(t[2 * group], t[2 * group + 1], scale, slope_parts[group]);
-#pragma unroll
-            for (int part = 0; part < N::kParts; ++part)
-#pragma unroll
-              for (int k = 0; k < 4; ++k)
-                *reinterpret_cast<uint32_t*>(
-                    slopes + part * layout.slopes_apart() +
-                    piece_place<kStep>(row + lane / 4 + k % 2 * 8, 2 * group + k / 2) + lane % 4 * 4) =
-                    slope_parts[group][part][k];
+            unrolled<N::kParts, 4>([&](int part, int k) {
+              *reinterpret_cast<uint32_t*>(slopes + part * layout.slopes_apart() +
+                                           piece_place<kStep>(row + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
+                                           lane % 4 * 4) = slope_parts[group][part][k];
+            });
             if (query + kGroup * group < length)
               add_product<N, D>(key_grads, slope_parts[group], queries, layout.queries_apart(),
                                 kGroup * group, slope_inverse * q_factor[group]);

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "attention/gpu_group_backward.h"
+#include "common/gpu_unroll.h"
 
 namespace mdops::gpu_attention {
 
@@ -112,13 +113,11 @@ __device__ __forceinline__ void put_tile(const TensorArgs<T>& p, const TileBlock
                                          int width, const float (&sums)[D / 8][4], const float (&factor)[2]) {
   using Copies = TileCopies<T, D>;
   const int lane = lane_index(), row = static_cast<int>(threadIdx.x) / kWarp * kGroup + lane / 4;
-#pragma unroll
-  for (int n = 0; n < D / 8; ++n)
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      put_two_numbers(reinterpret_cast<T*>(tile + place_in_blocks(BfloatMemory<D>::kBlock, row + 8 * h, n) +
-                                           lane % 4 * 4),
-                      factor[h] * sums[n][2 * h], factor[h] * sums[n][2 * h + 1]);
+  unrolled<D / 8, 2>([&](int n, int h) {
+    put_two_numbers(
+        reinterpret_cast<T*>(tile + place_in_blocks(BfloatMemory<D>::kBlock, row + 8 * h, n) + lane % 4 * 4),
+        factor[h] * sums[n][2 * h], factor[h] * sums[n][2 * h + 1]);
+  });
   __syncwarp();
   const Copies rows(p, b, to, width);
   T* at = to + (rows.first - to) + static_cast<int64_t>(b.first) * rows.stride;
@@ -144,17 +143,12 @@ struct RowSums {
     const float lowest = __int_as_float(0xff800000);
     if (count < kTileRows) {
       const int column = 2 * (lane_index() % 4);
-#pragma unroll
-      for (int n = 0; n < 8; ++n)
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          if (column + 8 * n + k % 2 >= count) s[n][k] = lowest;
+      unrolled<8, 4>([&](int n, int k) {
+        if (column + 8 * n + k % 2 >= count) s[n][k] = lowest;
+      });
     }
     float now[2] = {s[0][0], s[0][2]};
-#pragma unroll
-    for (int n = 0; n < 8; ++n)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) now[k / 2] = fmaxf(now[k / 2], s[n][k]);
+    unrolled<8, 4>([&](int n, int k) { now[k / 2] = fmaxf(now[k / 2], s[n][k]); });
     float base[2];
     bool grew = false;
 #pragma unroll
@@ -172,13 +166,10 @@ struct RowSums {
         for (int n = 0; n < Units; ++n) o[n][2 * h] *= old, o[n][2 * h + 1] *= old;
       }
     }
-#pragma unroll
-    for (int n = 0; n < 8; ++n)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        s[n][k] = power_of_two(factor * s[n][k] - base[k / 2]);
-        total[k / 2] += s[n][k];
-      }
+    unrolled<8, 4>([&](int n, int k) {
+      s[n][k] = power_of_two(factor * s[n][k] - base[k / 2]);
+      total[k / 2] += s[n][k];
+    });
   }
 };
 
@@ -330,11 +321,9 @@ __device__ __forceinline__ void bfloat_gradients(const TensorArgs<T>& p, const G
     }
     if (!OfKeys && first + M::kRows > length) {
       // Missing keys are zeros, but may have infinite exponentials.
-#pragma unroll
-      for (int n = 0; n < 8; ++n)
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          if (first + 8 * n + 2 * (lane % 4) + k % 2 >= length) t[n][k] = 0;
+      unrolled<8, 4>([&](int n, int k) {
+        if (first + 8 * n + 2 * (lane % 4) + k % 2 >= length) t[n][k] = 0;
+      });
     }
     uint32_t probabilities[4][1][4], slopes[4][1][4];
     if constexpr (OfKeys) tile_as_operand<T>(s, probabilities);

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "attention/gpu_tiles.h"
+#include "common/gpu_unroll.h"
 
 namespace mdops::gpu_attention {
 
@@ -192,41 +193,31 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
       float x[kSteps][8];  // rows lane / 4, + 8; columns 2 (lane % 4), + 1, + 8, + 9 of each step
       const int row0 = strip + lane / 4, column0 = 2 * (lane % 4);
       if (queries.wide) {
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            const int row = row0 + k % 2 * 8, column = column0 + 16 * step + k / 2 * 8;
-            float2 two = make_float2(0, 0);
-            if (row < length && column < p.width)
-              two = two_numbers(queries.first + row * queries.stride + column);
-            x[step][2 * k] = two.x, x[step][2 * k + 1] = two.y;
-          }
+        unrolled<kSteps, 4>([&](int step, int k) {
+          const int row = row0 + k % 2 * 8, column = column0 + 16 * step + k / 2 * 8;
+          float2 two = make_float2(0, 0);
+          if (row < length && column < p.width)
+            two = two_numbers(queries.first + row * queries.stride + column);
+          x[step][2 * k] = two.x, x[step][2 * k + 1] = two.y;
+        });
       } else {
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-          for (int k = 0; k < 8; ++k) {
-            const int row = row0 + k / 2 % 2 * 8, column = column0 + 16 * step + k / 4 * 8 + k % 2;
-            x[step][k] = row < length && column < p.width
-                             ? number(queries.first[row * queries.stride + column])
-                             : 0.0f;
-          }
+        unrolled<kSteps, 8>([&](int step, int k) {
+          const int row = row0 + k / 2 % 2 * 8, column = column0 + 16 * step + k / 4 * 8 + k % 2;
+          x[step][k] =
+              row < length && column < p.width ? number(queries.first[row * queries.stride + column]) : 0.0f;
+        });
       }
       float scale = 1;
       if constexpr (N::kSplit) {
         scale = scale_of_bits(warp_largest(largest_of<8 * kSteps>([&](int k) { return x[k / 8][k % 8]; })));
         q_inverse *= inverse_power(scale);
       }
+      unrolled<kSteps, 4>([&](int step, int k) {
+        uint32_t pair[N::kParts];
+        split_pair<N>(scale * x[step][2 * k], scale * x[step][2 * k + 1], pair);
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          uint32_t pair[N::kParts];
-          split_pair<N>(scale * x[step][2 * k], scale * x[step][2 * k + 1], pair);
-#pragma unroll
-          for (int part = 0; part < N::kParts; ++part) q[step][part][k] = pair[part];
-        }
+        for (int part = 0; part < N::kParts; ++part) q[step][part][k] = pair[part];
+      });
     }
     float o[D / 8][4] = {}, largest[2], total[2];
 #pragma unroll
@@ -317,35 +308,25 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         }
         const int l0 = key + 2 * (lane % 4);
         if (has_bias) {
-#pragma unroll
-          for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-              const int j = strip + lane / 4 + k / 2 * 8, l = chunk + l0 + 8 * n + k % 2;
-              if (j < length && l < length)
-                s[n][k] +=
-                    number(p.bias[b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l]);
-            }
+          unrolled<kUnits, 4>([&](int n, int k) {
+            const int j = strip + lane / 4 + k / 2 * 8, l = chunk + l0 + 8 * n + k % 2;
+            if (j < length && l < length)
+              s[n][k] +=
+                  number(p.bias[b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * length + l]);
+          });
         }
         if (switched) {
-#pragma unroll
-          for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k)
-              s[n][k] = (s[n][k] + p.shift) * (w_query[k / 2] * switches[l0 + 8 * n + k % 2]);
+          unrolled<kUnits, 4>([&](int n, int k) {
+            s[n][k] = (s[n][k] + p.shift) * (w_query[k / 2] * switches[l0 + 8 * n + k % 2]);
+          });
         }
         if (key + kKeyStep > count) {
-#pragma unroll
-          for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k)
-              if (l0 + 8 * n + k % 2 >= count) s[n][k] = lowest;
+          unrolled<kUnits, 4>([&](int n, int k) {
+            if (l0 + 8 * n + k % 2 >= count) s[n][k] = lowest;
+          });
         }
         float now[2] = {largest[0], largest[1]};
-#pragma unroll
-        for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) now[k / 2] = fmaxf(now[k / 2], s[n][k]);
+        unrolled<kUnits, 4>([&](int n, int k) { now[k / 2] = fmaxf(now[k / 2], s[n][k]); });
         bool grew = false;
         float base[2], old[2];
 #pragma unroll
@@ -359,23 +340,15 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
         if (__any_sync(kAllLanes, grew)) {
 #pragma unroll
           for (int h = 0; h < 2; ++h) total[h] *= old[h];
-#pragma unroll
-          for (int n = 0; n < D / 8; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k) o[n][k] *= old[k / 2];
+          unrolled<D / 8, 4>([&](int n, int k) { o[n][k] *= old[k / 2]; });
         }
-#pragma unroll
-        for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            s[n][k] = exponential(s[n][k] - base[k / 2]);
-            total[k / 2] += s[n][k];
-          }
+        unrolled<kUnits, 4>([&](int n, int k) {
+          s[n][k] = exponential(s[n][k] - base[k / 2]);
+          total[k / 2] += s[n][k];
+        });
         if (switched) {
-#pragma unroll
-          for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k) s[n][k] *= w_query[k / 2] * switches[l0 + 8 * n + k % 2];
+          unrolled<kUnits, 4>(
+              [&](int n, int k) { s[n][k] *= w_query[k / 2] * switches[l0 + 8 * n + k % 2]; });
         }
         if (gated) {
           float c[kUnits][4] = {};
@@ -387,16 +360,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
               const int j = min(strip + lane / 4 + 8 * h, length - 1);
               of_query[h] = number(p.gate[static_cast<int64_t>(b.item.begin + j) * gates + i]);
             }
-#pragma unroll
-            for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-              for (int k = 0; k < 4; ++k)
-                c[n][k] += of_query[k / 2] * gate[i * layout.keys + l0 + 8 * n + k % 2];
+            unrolled<kUnits, 4>([&](int n, int k) {
+              c[n][k] += of_query[k / 2] * gate[i * layout.keys + l0 + 8 * n + k % 2];
+            });
           }
-#pragma unroll
-          for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k) s[n][k] *= c[n][k];
+          unrolled<kUnits, 4>([&](int n, int k) { s[n][k] *= c[n][k]; });
         }
         if constexpr (Groups) {
           // The inverse scale of V, so that products over all keys have one factor.
@@ -436,10 +404,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
 #pragma unroll
           for (int block = 0; block < 2; ++block) {
             fence_operands(product[block]);
-#pragma unroll
-            for (int n = 0; n < 8; ++n)
-#pragma unroll
-              for (int k = 0; k < 4; ++k) o[8 * block + n][k] += inverse * product[block][n][k];
+            unrolled<8, 4>([&](int n, int k) { o[8 * block + n][k] += inverse * product[block][n][k]; });
           }
         } else {
 #pragma unroll

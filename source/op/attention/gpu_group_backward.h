@@ -19,6 +19,7 @@
 #pragma once
 
 #include "attention/gpu_backward.h"
+#include "common/gpu_unroll.h"
 
 namespace mdops::gpu_attention {
 
@@ -269,10 +270,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
         step_gradients<Have>(p, g, b, factors, tile, row, query, p.scale * scales[warp] * q_inverse,
                              scales[kMostWarps + warp] * grad_inverse, s, t);
       } else {
-#pragma unroll
-        for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) s[n][k] = t[n][k] = 0;
+        unrolled<kUnits, 4>([&](int n, int k) { s[n][k] = t[n][k] = 0; });
       }
       // What the warp's K was divided by, over the maximum of all; keys that are zeros use the minimum.
       float most_inverse = 0, least_inverse = __int_as_float(0x7f000000);
@@ -299,13 +297,11 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
 #pragma unroll
       for (int group = 0; group < 2; ++group) {
         as_operand<N>(t[2 * group], t[2 * group + 1], slope_scale * key_inverse, slope_parts[group]);
-#pragma unroll
-        for (int part = 0; part < 2; ++part)
-#pragma unroll
-          for (int k = 0; k < 4; ++k)
-            *reinterpret_cast<uint32_t*>(memory + M::kSlopes + part * M::kSlopePart +
-                                         piece_place<kStep>(row + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
-                                         lane % 4 * 4) = slope_parts[group][part][k];
+        unrolled<2, 4>([&](int part, int k) {
+          *reinterpret_cast<uint32_t*>(memory + M::kSlopes + part * M::kSlopePart +
+                                       piece_place<kStep>(row + lane / 4 + k % 2 * 8, 2 * group + k / 2) +
+                                       lane % 4 * 4) = slope_parts[group][part][k];
+        });
       }
       fence_shared();
       __syncthreads();
@@ -339,16 +335,13 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           if (column + 8 * h >= p.width) break;
-#pragma unroll
-          for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-            for (int k = 0; k < 2; ++k) {
-              if (8 * n + k >= rows_left) continue;
-              float* const to = first + static_cast<int64_t>(8 * n + k) * p.key_stride + 8 * h;
-              float sum = by * of_queries[n][2 * h + k];
-              if (!first_tile) sum += earlier * *to;
-              *to = sum;
-            }
+          unrolled<kUnits, 2>([&](int n, int k) {
+            if (8 * n + k >= rows_left) return;
+            float* const to = first + static_cast<int64_t>(8 * n + k) * p.key_stride + 8 * h;
+            float sum = by * of_queries[n][2 * h + k];
+            if (!first_tile) sum += earlier * *to;
+            *to = sum;
+          });
         }
       }
       // dV, then dK, of 64 columns at a time.
@@ -367,10 +360,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
         commit_products();
         wait_for_products<0>();
         fence_operands(product);
-#pragma unroll
-        for (int n = 0; n < 8; ++n)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) sums[8 * block + n][k] += factor * product[n][k];
+        unrolled<8, 4>([&](int n, int k) { sums[8 * block + n][k] += factor * product[n][k]; });
       };
       const float key_factor = slope_inverse * q_inverse * inverse_power(key_inverse);
 #pragma unroll

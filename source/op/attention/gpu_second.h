@@ -15,6 +15,7 @@
 #pragma once
 
 #include "attention/gpu_backward.h"
+#include "common/gpu_unroll.h"
 
 namespace mdops::gpu_attention {
 
@@ -54,16 +55,10 @@ __device__ __forceinline__ void add_second_team(float (&sum)[Units][4], float* m
                                                 int thread, int threads) {
   __syncthreads();
   if (active && team == 1)
-#pragma unroll
-    for (int unit = 0; unit < Units; ++unit)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) memory[(4 * unit + k) * threads + thread] = sum[unit][k];
+    unrolled<Units, 4>([&](int unit, int k) { memory[(4 * unit + k) * threads + thread] = sum[unit][k]; });
   __syncthreads();
   if (active && team == 0)
-#pragma unroll
-    for (int unit = 0; unit < Units; ++unit)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) sum[unit][k] += memory[(4 * unit + k) * threads + thread];
+    unrolled<Units, 4>([&](int unit, int k) { sum[unit][k] += memory[(4 * unit + k) * threads + thread]; });
 }
 
 template <class T, class N, int D, SecondPass Pass, class Have>
@@ -179,10 +174,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
           float c[2][4];
           product_of_rows<N, D>(c, left, apart, row, right, kQueryApart);
           factor *= scales[of_left * kMostWarps + warp] * query_scales[of_right];
-#pragma unroll
-          for (int n = 0; n < 2; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k) to[n][k] = factor * c[n][k] + (adds ? to[n][k] : 0.0f);
+          unrolled<2, 4>([&](int n, int k) { to[n][k] = factor * c[n][k] + (adds ? to[n][k] : 0.0f); });
         };
         product(keys, 0, queries, 0, p.scale, false, s);
         product(keys, 0, query_changes, 1, p.scale, false, s1);
@@ -241,20 +233,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         // Sums over this warp's keys, and over these queries.
         const auto add_sums = [&](const float (&x)[2][4], const float* of_key, const float* of_query,
                                   float (&to_queries)[2][2], float (&to_keys)[2]) {
-#pragma unroll
-          for (int n = 0; n < 2; ++n)
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-              to_queries[n][k % 2] += x[n][k] * of_key[k / 2 * 8];
-              to_keys[k / 2] += x[n][k] * of_query[8 * n + k % 2];
-            }
+          unrolled<2, 4>([&](int n, int k) {
+            to_queries[n][k % 2] += x[n][k] * of_key[k / 2 * 8];
+            to_keys[k / 2] += x[n][k] * of_query[8 * n + k % 2];
+          });
         };
         if constexpr (!kSecond) {
           float to_queries[2][2];
-#pragma unroll
-          for (int n = 0; n < 2; ++n)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) to_queries[n][h] = of_value[n][h] + of_value[n][h + 2];
+          unrolled<2, 2>([&](int n, int h) { to_queries[n][h] = of_value[n][h] + of_value[n][h + 2]; });
           query_sums[warp * kStep + query_of_lane<2>(lane)] = sum_of_queries(to_queries);
         } else if (has_factors) {
 #pragma unroll
@@ -281,14 +267,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
           uint32_t left[N::kParts][4];
           as_operand<N>(x[0], x[1], scale, left);
           if (lane == 0) slope_scales[which * kMostWarps + warp] = inverse;
-#pragma unroll
-          for (int part = 0; part < N::kParts; ++part)
-#pragma unroll
-            for (int k = 0; k < 4; ++k)
-              *reinterpret_cast<uint32_t*>(slopes + which * layout.slopes_tile() +
-                                           part * layout.slopes_apart() +
-                                           piece_place<kStep>(kGroup * warp + lane / 4 + k % 2 * 8, k / 2) +
-                                           lane % 4 * 4) = left[part][k];
+          unrolled<N::kParts, 4>([&](int part, int k) {
+            *reinterpret_cast<uint32_t*>(slopes + which * layout.slopes_tile() +
+                                         part * layout.slopes_apart() +
+                                         piece_place<kStep>(kGroup * warp + lane / 4 + k % 2 * 8, k / 2) +
+                                         lane % 4 * 4) = left[part][k];
+          });
           if constexpr (kSecond)
             add_product<N, D>(dk, left, right, kQueryApart, 0, inverse * query_scales[of_right]);
         };
@@ -314,10 +298,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         query_gradient<N, D, kStep, 1>(slopes + layout.slopes_tile(), layout.slopes_apart(),
                                        memory + (first + 1) * layout.tile(), apart, slope_scales + kMostWarps,
                                        scales + (first + 1) * kMostWarps, groups, 0, pair, more);
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) sum[0][half][k] += more[0][half][k];
+        unrolled<2, 4>([&](int half, int k) { sum[0][half][k] += more[0][half][k]; });
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const int j = query + lane / 4 + 8 * h;

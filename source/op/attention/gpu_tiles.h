@@ -12,6 +12,7 @@
 #pragma once
 
 #include "attention/gpu_instructions.h"
+#include "common/gpu_unroll.h"
 
 namespace mdops::gpu_attention {
 
@@ -302,10 +303,7 @@ __device__ __forceinline__ void as_operand(const float (&first)[4], const float 
   split_pair<N>(scale * first[2], scale * first[3], pair[1]);
   split_pair<N>(scale * second[0], scale * second[1], pair[2]);
   split_pair<N>(scale * second[2], scale * second[3], pair[3]);
-#pragma unroll
-  for (int part = 0; part < N::kParts; ++part)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) a[part][k] = pair[k][part];
+  unrolled<N::kParts, 4>([&](int part, int k) { a[part][k] = pair[k][part]; });
 }
 
 // The power of two that scales the warp's numbers before splitting; bfloat16 has the range of float32.
@@ -366,11 +364,9 @@ __device__ __forceinline__ void put_row_of_units(T* row, int column, int width, 
       if (first + 8 * n < width)
         put_two_numbers(row + first + 8 * n, factor * x[n][2 * half], factor * x[n][2 * half + 1]);
   } else {
-#pragma unroll
-    for (int n = 0; n < Units; ++n)
-#pragma unroll
-      for (int k = 0; k < 2; ++k)
-        if (first + 8 * n + k < width) put(row + first + 8 * n + k, factor * x[n][2 * half + k]);
+    unrolled<Units, 2>([&](int n, int k) {
+      if (first + 8 * n + k < width) put(row + first + 8 * n + k, factor * x[n][2 * half + k]);
+    });
   }
 }
 
@@ -387,11 +383,9 @@ __device__ __forceinline__ void add_row_of_units(const float* row, int column, i
         x[n][2 * half] += two.x, x[n][2 * half + 1] += two.y;
       }
   } else {
-#pragma unroll
-    for (int n = 0; n < Units; ++n)
-#pragma unroll
-      for (int k = 0; k < 2; ++k)
-        if (first + 8 * n + k < width) x[n][2 * half + k] += row[first + 8 * n + k];
+    unrolled<Units, 2>([&](int n, int k) {
+      if (first + 8 * n + k < width) x[n][2 * half + k] += row[first + 8 * n + k];
+    });
   }
 }
 

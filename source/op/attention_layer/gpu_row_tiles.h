@@ -9,6 +9,7 @@
 #pragma once
 
 #include "attention/gpu_tiles.h"
+#include "common/gpu_unroll.h"
 #include "rowwise/normalize.h"
 
 namespace mdops::gpu_attention_layer {
@@ -100,10 +101,7 @@ __device__ __forceinline__ void store_rows(const Rows<Shape::kUnits>& x, float* 
 template <int Units, class F>
 __device__ __forceinline__ void sum_rows(float (&sum)[2], const F& number) {
   sum[0] = sum[1] = 0;
-#pragma unroll
-  for (int unit = 0; unit < Units; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) sum[k / 2] += number(unit, k);
+  unrolled<Units, 4>([&](int unit, int k) { sum[k / 2] += number(unit, k); });
   sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
 }
 
@@ -332,10 +330,7 @@ __device__ __forceinline__ void shorten(Rows<Units>& x, bool normalize, float (&
   sum_rows<Units>(squares, [&](int unit, int k) { return x[unit][k] * x[unit][k]; });
 #pragma unroll
   for (int h = 0; h < 2; ++h) shrink[h] = NormalizedRow<float>(squares[h]).inverse;
-#pragma unroll
-  for (int unit = 0; unit < Units; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) x[unit][k] *= shrink[k / 2];
+  unrolled<Units, 4>([&](int unit, int k) { x[unit][k] *= shrink[k / 2]; });
 }
 
 // Turns dx of x = h / |h| into that of h.
@@ -346,10 +341,8 @@ __device__ __forceinline__ void lengthen(Rows<Units>& dx, const Rows<Units>& x, 
 #pragma unroll
   for (int h = 0; h < 2; ++h)
     if (shrink[h] >= static_cast<float>(1 / kShortest)) along[h] = 0;
-#pragma unroll
-  for (int unit = 0; unit < Units; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) dx[unit][k] = (dx[unit][k] - along[k / 2] * x[unit][k]) * shrink[k / 2];
+  unrolled<Units, 4>(
+      [&](int unit, int k) { dx[unit][k] = (dx[unit][k] - along[k / 2] * x[unit][k]) * shrink[k / 2]; });
 }
 
 }  // namespace mdops::gpu_attention_layer

@@ -14,6 +14,7 @@
 
 #include "attention_layer/attention_layer.h"
 #include "attention_layer/gpu_row_tiles.h"
+#include "common/gpu_unroll.h"
 
 namespace mdops::gpu_attention_layer {
 
@@ -160,10 +161,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, float
     load_rows<Features>(g, p.g + first * p.columns, p.features, count, p.columns);
     add_product<W, 2 * F>(x, in, memory, inverse);
     with_columns<2 * F>(g, numbers.of_columns[kOutBias], [](float& y, float bias) { y += bias; });
-#pragma unroll
-    for (int unit = 0; unit < 2 * F; ++unit)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) x[unit][k] += g[unit][k];
+    unrolled<2 * F, 4>([&](int unit, int k) { x[unit][k] += g[unit][k]; });
     float mean[2], deviation[2];
     sum_rows<2 * F>(mean, [&](int unit, int k) { return x[unit][k]; });
     mean[0] /= p.features, mean[1] /= p.features;
@@ -174,10 +172,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) finish_kernel(RowArgs p, float
 #pragma unroll
     for (int h = 0; h < 2; ++h) deviation[h] = 1 / sqrtf(deviation[h] / p.features + p.eps);
     store_numbers(deviation, p.deviation + first, count);
-#pragma unroll
-    for (int unit = 0; unit < 2 * F; ++unit)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) x[unit][k] = (x[unit][k] - mean[k / 2]) * deviation[k / 2];
+    unrolled<2 * F, 4>([&](int unit, int k) { x[unit][k] = (x[unit][k] - mean[k / 2]) * deviation[k / 2]; });
     store_rows<Features>(x, p.normed + first * p.features, p.features, count, p.features);
     with_columns<2 * F>(x, numbers.of_columns[kNorm], [](float& y, float by) { y *= by; });
     with_columns<2 * F>(x, numbers.of_columns[kNormBias], [](float& y, float bias) { y += bias; });
@@ -210,14 +205,11 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     with_columns<2 * F>(x, numbers.of_columns[kNorm], [](float& y, float by) { y *= by; });
     sum_rows<2 * F>(whole, [&](int unit, int k) { return x[unit][k]; });
     sum_rows<2 * F>(along, [&](int unit, int k) { return x[unit][k] * h[unit][k]; });
-#pragma unroll
-    for (int unit = 0; unit < 2 * F; ++unit)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int i = k / 2;
-        const float rest = x[unit][k] - whole[i] / p.features - h[unit][k] * (along[i] / p.features);
-        x[unit][k] = Features::has(unit, k, p.features) ? rest * deviation[i] : 0.0f;
-      }
+    unrolled<2 * F, 4>([&](int unit, int k) {
+      const int i = k / 2;
+      const float rest = x[unit][k] - whole[i] / p.features - h[unit][k] * (along[i] / p.features);
+      x[unit][k] = Features::has(unit, k, p.features) ? rest * deviation[i] : 0.0f;
+    });
     store_rows<Features>(x, dh + first * columns, stored, count, columns);
     Rows<2 * W> grad_rows{}, o;
     load_rows<Part>(o, p.o + first * p.width, p.width, count, p.width);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "attention_moments/gpu_kernels.h"
+#include "common/gpu_unroll.h"
 
 namespace mdops::gpu_attention_moments {
 
@@ -65,10 +66,7 @@ struct AtomSums {
 
   template <class Work>
   __device__ __forceinline__ void each(const Work& f) {
-#pragma unroll
-    for (int tile = 0; tile < F; ++tile)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) f(4 * tile + k, moments[tile][k]);
+    unrolled<F, 4>([&](int tile, int k) { f(4 * tile + k, moments[tile][k]); });
     f(4 * F, whole);
   }
 };
@@ -78,11 +76,9 @@ template <int I, int F>
 __device__ __forceinline__ void end_of_rows(const JoinArgs& p, const char* memory,
                                             const BlockNumbers& numbers, int64_t first, int count,
                                             Rows<2 * F>& y) {
-#pragma unroll
-  for (int unit = 0; unit < 2 * F; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-      y[unit][k] = numbers.of_columns[kJoinBias][16 * (unit / 2) + lane_index() / 4 + k / 2 * 8];
+  unrolled<2 * F, 4>([&](int unit, int k) {
+    y[unit][k] = numbers.of_columns[kJoinBias][16 * (unit / 2) + lane_index() / 4 + k / 2 * 8];
+  });
   Rows<2 * I> x;
   load_rows<FullRows<I>>(x, p.x + first * p.stride, 16 * I, count, p.stride);
   add_product_across<I, F>(y, x, memory, numbers.inverse[0]);
@@ -96,35 +92,29 @@ template <int I, int F>
 __device__ __forceinline__ void add_rows(const JoinArgs& p, const char* memory, const BlockNumbers& numbers,
                                          int atom, int64_t first, int count, AtomSums<F>& sums) {
   float r[2][2];  // of R, for the rows that are y^T's columns
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = 8 * h + 2 * (lane_index() % 4) + i;
-      r[h][i] = row < count ? p.environment[kComponents * (first + row) + lane_index() / 4 % 4] : 0.0f;
-    }
+  unrolled<2, 2>([&](int h, int i) {
+    const int row = 8 * h + 2 * (lane_index() % 4) + i;
+    r[h][i] = row < count ? p.environment[kComponents * (first + row) + lane_index() / 4 % 4] : 0.0f;
+  });
   Rows<2 * F> y;
   end_of_rows<I, F>(p, memory, numbers, first, count, y);
   // |x| < M^1/2 < 16, and 2^9 16 = 2^13, the limit of parts.
   constexpr float kScale = 512, kInverse = 1 / kScale;
   static_assert(kWidestRow < 256);
   float deviation[2][2];
+  unrolled<2, 2>([&](int h, int i) {
+    float squares = 0;
 #pragma unroll
-  for (int h = 0; h < 2; ++h)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float squares = 0;
-#pragma unroll
-      for (int tile = 0; tile < F; ++tile)
-        squares += y[2 * tile + h][i] * y[2 * tile + h][i] + y[2 * tile + h][2 + i] * y[2 * tile + h][2 + i];
-      for (int lanes = 4; lanes < kWarp; lanes *= 2) squares += __shfl_xor_sync(kAllLanes, squares, lanes);
-      deviation[h][i] = 1 / sqrtf(squares / p.features + p.eps);
-      const int row = 8 * h + 2 * (lane_index() % 4) + i;
-      if (lane_index() < 4 && row < count) {
-        p.deviation[first + row] = deviation[h][i];
-        p.atom[first + row] = __int_as_float(atom);
-      }
+    for (int tile = 0; tile < F; ++tile)
+      squares += y[2 * tile + h][i] * y[2 * tile + h][i] + y[2 * tile + h][2 + i] * y[2 * tile + h][2 + i];
+    for (int lanes = 4; lanes < kWarp; lanes *= 2) squares += __shfl_xor_sync(kAllLanes, squares, lanes);
+    deviation[h][i] = 1 / sqrtf(squares / p.features + p.eps);
+    const int row = 8 * h + 2 * (lane_index() % 4) + i;
+    if (lane_index() < 4 && row < count) {
+      p.deviation[first + row] = deviation[h][i];
+      p.atom[first + row] = __int_as_float(atom);
     }
+  });
   const float four[4] = {r[0][0], r[0][1], r[1][0], r[1][1]};
   const float scale = gpu_attention::scale_of_bits(warp_largest(gpu_attention::largest_of<4>(four)));
   uint32_t b[2];
@@ -139,10 +129,7 @@ __device__ __forceinline__ void add_rows(const JoinArgs& p, const char* memory, 
 #pragma unroll
   for (int tile = 0; tile < F; ++tile) {
     float x[2][4], c[4] = {};
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) x[h][k] = y[2 * tile + h][k] * (kScale * deviation[h][k % 2]);
+    unrolled<2, 4>([&](int h, int k) { x[h][k] = y[2 * tile + h][k] * (kScale * deviation[h][k % 2]); });
     uint32_t a[2][4];
     gpu_attention::as_operand<Parts>(x[0], x[1], 1.0f, a);
     multiply_16<false>(c, a[1], b[0], b[1]);
@@ -236,10 +223,7 @@ template <int I>
 __device__ __forceinline__ void store_turned(const BackArgs& p, int h, int64_t atom, const Rows<4 * I>& y) {
   const int lane = lane_index(), component = lane / 4 % 4;
   uint32_t largest = 0;
-#pragma unroll
-  for (int unit = 0; unit < 4 * I; ++unit)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) largest = gpu_attention::larger(largest, y[unit][2 * h + i]);
+  unrolled<4 * I, 2>([&](int unit, int i) { largest = gpu_attention::larger(largest, y[unit][2 * h + i]); });
   for (int lanes = 1; lanes < kWarp / 2; lanes *= 2)
     largest = max(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
   const float scale = gpu_attention::scale_of_bits(largest);
@@ -378,10 +362,8 @@ __device__ __forceinline__ Operands<2 * I> joined_operands(const BackArgs& p, in
   load_rows<FullRows<I>>(x, p.x + first * p.stride, 16 * I, count, p.stride);
   load_rows<FullRows<I>>(o, p.o + first * 16 * I, 16 * I, count, 16 * I);
   Rows<4 * I> u;
-#pragma unroll
-  for (int unit = 0; unit < 4 * I; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) u[unit][k] = unit < 2 * I ? x[unit % (2 * I)][k] : o[unit % (2 * I)][k];
+  unrolled<4 * I, 4>(
+      [&](int unit, int k) { u[unit][k] = unit < 2 * I ? x[unit % (2 * I)][k] : o[unit % (2 * I)][k]; });
   return Operands<2 * I>(u);
 }
 
@@ -447,18 +429,15 @@ __device__ __forceinline__ void gradient_of_pair(Rows<2>& by_u, const BackArgs& 
   const uint4* const factor = reinterpret_cast<const uint4*>(memory) + 2 * pair * kWarp + lane_index();
   const float by = numbers.inverse[0] * u.inverse;
   Rows<2> sum{}, turned{};
+  unrolled<2 * I, 2>([&](int step, int j) {
+    const uint4 b = factor[(step * 4 * I + j) * kWarp];
+    float c[4] = {};
+    multiply_16<false>(c, u.part[step][1], b.x, b.y);
+    multiply_16<false>(c, u.part[step][0], b.z, b.w);
+    multiply_16<false>(c, u.part[step][0], b.x, b.y);
 #pragma unroll
-  for (int step = 0; step < 2 * I; ++step)
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const uint4 b = factor[(step * 4 * I + j) * kWarp];
-      float c[4] = {};
-      multiply_16<false>(c, u.part[step][1], b.x, b.y);
-      multiply_16<false>(c, u.part[step][0], b.z, b.w);
-      multiply_16<false>(c, u.part[step][0], b.x, b.y);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) sum[j][k] += c[k];
-    }
+    for (int k = 0; k < 4; ++k) sum[j][k] += c[k];
+  });
   atoms.each([&](int64_t atom, const auto& mine) {
     const uint2 two = p.turned.of_r[(atom * 2 * I + pair) * kWarp + lane_index()];
 #pragma unroll
@@ -513,10 +492,7 @@ __global__ void __launch_bounds__(kEndThreads, 1) end_back_kernel(BackArgs p) {
       load_rows<Pair>(o, p.o + at, 16, count, 16 * I);
       gradient_of_pair<I>(by_u, p, memory, numbers, I + pair, atoms, r, u, factors);
       store_rows<Pair>(by_u, p.by_o + at, 16, count, 16 * I);
-#pragma unroll
-      for (int j = 0; j < 2; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) delta[k / 2] += by_u[j][k] * o[j][k];
+      unrolled<2, 4>([&](int j, int k) { delta[k / 2] += by_u[j][k] * o[j][k]; });
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) delta[h] = quad_sum(delta[h]);

@@ -11,6 +11,7 @@
 
 #include "attention_layer/gpu_row_tiles.h"
 #include "attention_moments/attention_moments.h"
+#include "common/gpu_unroll.h"
 
 namespace mdops::gpu_attention_moments {
 
@@ -90,10 +91,7 @@ __device__ __forceinline__ void join(const JoinArgs& p, const char* memory, cons
   constexpr int kUnits = To::kUnits;
   Rows<2 * I> x;
   load_rows<FullRows<I>>(x, p.x + first * p.stride, 16 * I, count, p.stride);
-#pragma unroll
-  for (int unit = 0; unit < kUnits; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) y[unit][k] = 0;
+  unrolled<kUnits, 4>([&](int unit, int k) { y[unit][k] = 0; });
   add_product<I, kUnits>(y, x, memory, numbers.inverse[0]);
   asm volatile("" ::: "memory");
   load_rows<FullRows<I>>(x, p.o + first * 16 * I, 16 * I, count, 16 * I);
@@ -103,10 +101,7 @@ __device__ __forceinline__ void join(const JoinArgs& p, const char* memory, cons
   sum_rows<kUnits>(deviation, [&](int unit, int k) { return y[unit][k] * y[unit][k]; });
 #pragma unroll
   for (int h = 0; h < 2; ++h) deviation[h] = 1 / sqrtf(deviation[h] / p.features + p.eps);
-#pragma unroll
-  for (int unit = 0; unit < kUnits; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) y[unit][k] *= deviation[k / 2];
+  unrolled<kUnits, 4>([&](int unit, int k) { y[unit][k] *= deviation[k / 2]; });
   store_rows<To>(y, p.next + first * p.columns, p.columns, count, p.columns);
   store_numbers(deviation, p.deviation + first, count);
 }
@@ -133,10 +128,7 @@ template <int N>
 __device__ __forceinline__ void project(const JoinArgs& p, const char* memory, const BlockNumbers& numbers,
                                         int part, const Operands<N>& x, Rows<2 * N>& own,
                                         float (&shrink)[2]) {
-#pragma unroll
-  for (int unit = 0; unit < 2 * N; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) own[unit][k] = 0;
+  unrolled<2 * N, 4>([&](int unit, int k) { own[unit][k] = 0; });
   add_product(own, x, memory + part * Factor<N, 2 * N>::kBytes, numbers.inverse[2 + part]);
   with_columns<2 * N>(own, numbers.of_columns[kPartBias + part], [](float& y, float by) { y += by; });
   shorten<2 * N>(own, p.normalize, shrink);
@@ -215,11 +207,9 @@ __device__ __forceinline__ void join_back(const BackArgs& p, const char* memory,
   float along[2], deviation[2];
   load_numbers(deviation, p.deviation + first, count);
   sum_rows<From::kUnits>(along, [&](int unit, int k) { return dx[unit][k] * x[unit][k]; });
-#pragma unroll
-  for (int unit = 0; unit < From::kUnits; ++unit)
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-      dx[unit][k] = deviation[k / 2] * (dx[unit][k] - x[unit][k] * (along[k / 2] / p.features));
+  unrolled<From::kUnits, 4>([&](int unit, int k) {
+    dx[unit][k] = deviation[k / 2] * (dx[unit][k] - x[unit][k] * (along[k / 2] / p.features));
+  });
   const float scale = gpu_attention::scale_of_units<Parts>(dx);
   Rows<2 * I> o, by_o{};
   load_rows<Before>(o, p.o + first * 16 * I, 16 * I, count, 16 * I);

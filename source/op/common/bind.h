@@ -178,10 +178,10 @@ void implement(Library& m) {
 #define MDOPS_BIND_FLOATS(name) \
   bind<Device, #name, OfFloats, &OfFloats::name, OfDoubles, &OfDoubles::name>(m);
 
-// In cpu.cpp: name(op, args, others...) is kernel(args, begin, end, others...) of pieces of `count` things,
-// in threads.
-#define MDOPS_IN_PIECES(name, kernel, count, grain)                                                 \
-  template <class T, template <class> class Args, class... Others>                                  \
+// In cpu.cpp: name(op, args, others...) with `Args` is kernel(args, begin, end, others...) of pieces of
+// `count` things, in threads.
+#define MDOPS_IN_PIECES(name, Args, kernel, count, grain)                                           \
+  template <class T, class... Others>                                                               \
   static void name(const Op&, const Args<T>& args, const Others&... more) {                         \
     parallel(count, grain,                                                                          \
              [&](int64_t begin, int64_t end) { MDOPS_RUN(kernel<T>, args, begin, end, more...); }); \

@@ -1,4 +1,4 @@
-// A system's work in both halves of a step in a moving cell, on both devices; cell_inputs.h fills it.
+// A system's work in both halves of a step in a moving cell, on both devices; inputs.h fills it.
 #pragma once
 
 #include "dynamics/args.h"

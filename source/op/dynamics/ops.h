@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/bind.h"
-#include "dynamics/cell_inputs.h"
+#include "dynamics/inputs.h"
 
 namespace mdops {
 

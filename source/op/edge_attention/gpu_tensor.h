@@ -16,6 +16,7 @@
 #include "common/gpu.h"
 #include "common/gpu_power.h"
 #include "common/gpu_tf32.h"
+#include "common/gpu_unroll.h"
 #include "common/gpu_warp.h"
 #include "edge_attention/edge_attention.h"
 #include "gemm/gpu_memory.h"
@@ -94,13 +95,9 @@ class TensorWork {
       run_unit<kTiles>(unit / parts_ * 16, heads_ * part / parts_, heads_ * (part + 1) / parts_, by_x);
     }
     if constexpr (!kBack) return;
-#pragma unroll
-    for (int m = 0; m < 2; ++m)
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          own_[place(8 * tile + 2 * t() + k % 2, 16 * m + g() + k / 2 * 8)] = by_x[m][tile][k];
+    unrolled<2, kTiles, 4>([&](int m, int tile, int k) {
+      own_[place(8 * tile + 2 * t() + k % 2, 16 * m + g() + k / 2 * 8)] = by_x[m][tile][k];
+    });
     __syncthreads();
     write(warps);
   }
@@ -188,10 +185,7 @@ class TensorWork {
   template <int kColumns, int kDepth>
   __device__ static void multiply(float (&c)[kColumns][4], const float (&rows)[kDepth][4], const uint4* b) {
     float small[kColumns][4] = {};
-#pragma unroll
-    for (int column = 0; column < kColumns; ++column)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) c[column][k] = 0.0f;
+    unrolled<kColumns, 4>([&](int column, int k) { c[column][k] = 0.0f; });
 #pragma unroll
     for (int eight = 0; eight < kDepth; ++eight) {
       uint32_t high[4], low[4];
@@ -204,10 +198,7 @@ class TensorWork {
         multiply_8(c[column], high, two.x, two.y);
       }
     }
-#pragma unroll
-    for (int column = 0; column < kColumns; ++column)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) c[column][k] += small[column][k];
+    unrolled<kColumns, 4>([&](int column, int k) { c[column][k] += small[column][k]; });
   }
   __device__ static void split_rows(uint32_t (&high)[4], uint32_t (&low)[4], float a, float b, float c,
                                     float d) {
@@ -225,14 +216,11 @@ class TensorWork {
   __device__ void for_scores(int query, const Scores<kTiles>& s, const F& f) const {
     asm volatile("" ::: "memory");
     const float4 own[2] = {edges_[query + g()], edges_[query + g() + 8]};
+    unrolled<kTiles, 2>([&](int tile, int k) {
+      const float4 edge = edges_[8 * tile + 2 * t() + k];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const float4 edge = edges_[8 * tile + 2 * t() + k];
-#pragma unroll
-        for (int h = 0; h < 2; ++h) f(h, tile, 2 * h + k, pair(own[h], edge, s[tile][2 * h + k]));
-      }
+      for (int h = 0; h < 2; ++h) f(h, tile, 2 * h + k, pair(own[h], edge, s[tile][2 * h + k]));
+    });
   }
 
   // e^x for x <= 0: to 1e-7 of the largest share.
@@ -315,10 +303,8 @@ class TensorWork {
   }
   template <int kTiles>
   __device__ void keep(int kind, const Scores<kTiles>& scores) const {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) *kept(kind, h, tile) = {scores[tile][2 * h], scores[tile][2 * h + 1]};
+    unrolled<kTiles, 2>(
+        [&](int tile, int h) { *kept(kind, h, tile) = {scores[tile][2 * h], scores[tile][2 * h + 1]}; });
   }
 
   // Adds the products of the transposed rows of q and G with the stored scores, of eight queries at once.
@@ -353,11 +339,9 @@ class TensorWork {
   __device__ void transposed(int step, int query, int head, float (&to)[2][4]) const {
     const int j = query + step % 2 * 8 + t();
     const float* const from = (step < 2 ? q_ : grad_) + row_of(j, head) + g();
-#pragma unroll
-    for (int m = 0; m < 2; ++m)
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        to[m][k] = j + k / 2 * 4 < n_ ? __ldg(from + k / 2 * 4 * heads_ * kWidth + 16 * m + k % 2 * 8) : 0.0f;
+    unrolled<2, 4>([&](int m, int k) {
+      to[m][k] = j + k / 2 * 4 < n_ ? __ldg(from + k / 2 * 4 * heads_ * kWidth + 16 * m + k % 2 * 8) : 0.0f;
+    });
   }
 
   // Adds the queries' and the keys' part of the gradients by c and a.
@@ -365,14 +349,11 @@ class TensorWork {
   __device__ void add_by_edges(int query) const {
     float4* const by_edge = reinterpret_cast<float4*>(own_ + kByEdge);
     float sums[2][4] = {};
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float2 by_c = *kept(2, h, tile), by_a = *kept(3, h, tile);
-        const float4* const edges = edges_ + 8 * tile + 2 * t();
-        add_edge(sums[h], by_c.x, by_a.x, edges[0]), add_edge(sums[h], by_c.y, by_a.y, edges[1]);
-      }
+    unrolled<kTiles, 2>([&](int tile, int h) {
+      const float2 by_c = *kept(2, h, tile), by_a = *kept(3, h, tile);
+      const float4* const edges = edges_ + 8 * tile + 2 * t();
+      add_edge(sums[h], by_c.x, by_a.x, edges[0]), add_edge(sums[h], by_c.y, by_a.y, edges[1]);
+    });
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "common/gpu_tf32.h"
+#include "common/gpu_unroll.h"
 #include "common/gpu_warp.h"
 #include "edge_convolution/gpu_nodes.h"
 #include "gemm/gpu_memory.h"
@@ -142,10 +143,7 @@ __global__ void __launch_bounds__(kQuarters* kWarp, 4) tensor_a_kernel(EdgeConvo
         if constexpr (kTurned) {
           float by[kTensorTurns];
           turns_of(args, edge, by);
-#pragma unroll
-          for (int q = 0; q < kTensorTurns; ++q)
-#pragma unroll
-            for (int n = 0; n < 4; ++n) turned[q][n] += by[q] * x[h][n];
+          unrolled<kTensorTurns, 4>([&](int q, int n) { turned[q][n] += by[q] * x[h][n]; });
         }
       }
       uint4 columns[4];
@@ -305,10 +303,7 @@ __global__ void __launch_bounds__(kEdgeThreads, 2) tensor_edges_kernel(EdgeConvo
         for (int n = 0; n < 4; ++n)
           rows.multiply(now[n], small[n], weights[((2 * step + k) * 4 + n) * kWarp + lane]);
       }
-#pragma unroll
-      for (int n = 0; n < 4; ++n)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) z[n][c] += now[n][c];
+      unrolled<4, 4>([&](int n, int c) { z[n][c] += now[n][c]; });
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

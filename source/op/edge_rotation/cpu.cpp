@@ -11,17 +11,8 @@ struct RotationRows;
 
 }  // namespace
 
-template <class T>
-static void run_rotation(const Op&, const RotateArgs<T>& args) {
-  parallel(args.shape.edges, kRotationEdges,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_rows, args, begin, end); });
-}
-
-template <class T>
-static void run_rotation(const Op&, const RotateSumArgs<T>& args) {
-  parallel(args.shape.nodes, kRotationNodes,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_sums, args, begin, end); });
-}
+MDOPS_IN_PIECES(run_rotation, RotateArgs, rotate_rows, args.shape.edges, kRotationEdges)
+MDOPS_IN_PIECES(run_rotation, RotateSumArgs, rotate_sums, args.shape.nodes, kRotationNodes)
 
 template <class T>
 static void run_rotation(const Op& op, const RotateOuterArgs<T>& args) {

@@ -4,7 +4,7 @@ namespace mdops {
 
 constexpr int64_t kSplineEdges = 128;  // minimum edges per piece
 
-MDOPS_IN_PIECES(run_edge_splines, edge_spline_rows, args.edges, kSplineEdges)
+MDOPS_IN_PIECES(run_edge_splines, EdgeSplineArgs, edge_spline_rows, args.edges, kSplineEdges)
 
 }  // namespace mdops
 

@@ -29,6 +29,7 @@
 #include "common/early.h"
 #include "common/gpu_copy.h"
 #include "common/gpu_mma.h"
+#include "common/gpu_unroll.h"
 #include "common/profiler.h"
 #include "gemm/gpu_memory.h"
 #include "gemm/gpu_steps.h"
@@ -270,12 +271,7 @@ class BlockThread {
   }
 
   static __device__ __forceinline__ void clear(Sums& sum) {
-#pragma unroll
-    for (int u = 0; u < RowUnits; ++u)
-#pragma unroll
-      for (int n = 0; n < ColUnits; ++n)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) sum[u][n][k] = 0;
+    unrolled<RowUnits, ColUnits, 4>([&](int u, int n, int k) { sum[u][n][k] = 0; });
   }
 
   __device__ __forceinline__ void multiply_rows(int units, int steps, Sums& sum) {
@@ -364,28 +360,15 @@ class BlockThread {
                                                        int unit, int first, Sums& sum) {
     uint32_t left[2][Parts][4];
     float part[2][kTurnUnits][4] = {};
-#pragma unroll
-    for (int u = 0; u < 2; ++u)
-#pragma unroll
-      for (int k = 0; k < Parts; ++k)
-        load_matrices(left[u][k], shared_address(a + 16 * u * row_bytes + 16 * k));
-#pragma unroll
-    for (int product = 0; product < kProducts; ++product)
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
-#pragma unroll
-        for (int n = 0; n < kTurnUnits; ++n) {
-          const auto& right = b[n].part[product == 1];
-          multiply_here(Parts == 1 ? sum[unit + u][first + n] : part[u][n], left[u][product == 2], right[0],
-                        right[1]);
-        }
+    unrolled<2, Parts>(
+        [&](int u, int k) { load_matrices(left[u][k], shared_address(a + 16 * u * row_bytes + 16 * k)); });
+    unrolled<kProducts, 2, kTurnUnits>([&](int product, int u, int n) {
+      const auto& right = b[n].part[product == 1];
+      multiply_here(Parts == 1 ? sum[unit + u][first + n] : part[u][n], left[u][product == 2], right[0],
+                    right[1]);
+    });
     if constexpr (Parts == 2) {
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
-#pragma unroll
-        for (int n = 0; n < kTurnUnits; ++n)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) sum[unit + u][first + n][k] += part[u][n][k];
+      unrolled<2, kTurnUnits, 4>([&](int u, int n, int k) { sum[unit + u][first + n][k] += part[u][n][k]; });
     }
   }
 

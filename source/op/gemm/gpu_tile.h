@@ -24,6 +24,7 @@
 
 #include "common/gpu_copy.h"
 #include "common/gpu_mma.h"
+#include "common/gpu_unroll.h"
 #include "gemm/gpu_parts.h"
 
 namespace mdops {
@@ -161,23 +162,13 @@ __device__ __forceinline__ void multiply_stage(const char* a, const char* b, int
       for (int n = 0; n < group; ++n)
         right[n] = reinterpret_cast<const Fragment<T::kParts>*>(
             b)[(step * T::kTiles + col_warp * T::kColUnits + first + n) * kWarp + lane];
-#pragma unroll
-      for (int product = 0; product < T::kProducts; ++product)
-#pragma unroll
-        for (int m = 0; m < T::kRowUnits; ++m)
-#pragma unroll
-          for (int n = 0; n < group; ++n) {
-            const auto& b_part = right[n].part[product == 1];
-            multiply_here(T::kParts == 1 ? sum[m][first + n] : part[m][n], left[product == 2][m], b_part[0],
-                          b_part[1]);
-          }
+      unrolled<T::kProducts, T::kRowUnits, group>([&](int product, int m, int n) {
+        const auto& b_part = right[n].part[product == 1];
+        multiply_here(T::kParts == 1 ? sum[m][first + n] : part[m][n], left[product == 2][m], b_part[0],
+                      b_part[1]);
+      });
       if constexpr (T::kParts == 2) {
-#pragma unroll
-        for (int m = 0; m < T::kRowUnits; ++m)
-#pragma unroll
-          for (int n = 0; n < group; ++n)
-#pragma unroll
-            for (int c = 0; c < 4; ++c) sum[m][first + n][c] += part[m][n][c];
+        unrolled<T::kRowUnits, group, 4>([&](int m, int n, int c) { sum[m][first + n][c] += part[m][n][c]; });
       }
     }
   }
@@ -232,17 +223,12 @@ __device__ __forceinline__ float* multiply_tile(const Operands& in, int first_ti
   __syncthreads();
 
   float* const c = reinterpret_cast<float*>(shared);
-#pragma unroll
-  for (int m = 0; m < T::kRowUnits; ++m)
-#pragma unroll
-    for (int n = 0; n < T::kColUnits; ++n)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = 16 * (row_warp * T::kRowUnits + m) + lane / 4 + 8 * half;
-        const int col = kTileCols * (col_warp * T::kColUnits + n) + 2 * (lane % 4);
-        *reinterpret_cast<float2*>(c + (depth_warp * T::kRows + row) * T::kStride + col) =
-            make_float2(sum[m][n][2 * half], sum[m][n][2 * half + 1]);
-      }
+  unrolled<T::kRowUnits, T::kColUnits, 2>([&](int m, int n, int half) {
+    const int row = 16 * (row_warp * T::kRowUnits + m) + lane / 4 + 8 * half;
+    const int col = kTileCols * (col_warp * T::kColUnits + n) + 2 * (lane % 4);
+    *reinterpret_cast<float2*>(c + (depth_warp * T::kRows + row) * T::kStride + col) =
+        make_float2(sum[m][n][2 * half], sum[m][n][2 * half + 1]);
+  });
   __syncthreads();
   return c;
 }

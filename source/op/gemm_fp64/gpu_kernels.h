@@ -17,6 +17,7 @@
 
 #include "common/gpu_copy.h"
 #include "common/gpu_mma.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "gemm_fp64/gemm_fp64.h"
 
@@ -270,32 +271,29 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) product_kernel(Kernel
     const Segment& now = work.at[item];
     const int row = warp / T::kColWarps * 16 * (low ? 1 : T::kRowUnits) + lane / 4;
     const int left = p.cols - now.col0 - col;
+    unrolled<T::kRowUnits, 2>([&](int m, int h) {
+      const int r = now.first + row + 16 * m + 8 * h;
+      if ((low && m > 0) || r < now.begin || r >= now.end) return;
+      int64_t place = static_cast<int64_t>(r) * p.cols;
+      if constexpr (ToMoments) {
+        const int atom = p.moments.row_atom[r / 4];
+        if (atom < 0 || atom >= p.moments.atoms) return;
+        place = 4 * (static_cast<int64_t>(atom) * p.cols);
+      }
+      double* const to = p.c + place + (ToMoments ? 4 * (now.col0 + col) + r % 4 : now.col0 + col);
 #pragma unroll
-    for (int m = 0; m < T::kRowUnits; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int r = now.first + row + 16 * m + 8 * h;
-        if ((low && m > 0) || r < now.begin || r >= now.end) continue;
-        int64_t place = static_cast<int64_t>(r) * p.cols;
-        if constexpr (ToMoments) {
-          const int atom = p.moments.row_atom[r / 4];
-          if (atom < 0 || atom >= p.moments.atoms) continue;
-          place = 4 * (static_cast<int64_t>(atom) * p.cols);
-        }
-        double* const to = p.c + place + (ToMoments ? 4 * (now.col0 + col) + r % 4 : now.col0 + col);
-#pragma unroll
-        for (int u = 0; u < T::kColUnits; ++u) {
-          double x = sum[m][u][2 * h], y = sum[m][u][2 * h + 1];
-          constexpr int apart = ToMoments ? 4 : 1;
-          if (ToMoments && now.net < 0) x = y = not_a_number<double>();
-          if constexpr (Two && !ToMoments) {
-            if (8 * u < left) *reinterpret_cast<double2*>(to + 8 * u) = make_double2(x, y);
-          } else {
-            if (8 * u < left) to[8 * u * apart] = x;
-            if (8 * u + 1 < left) to[(8 * u + 1) * apart] = y;
-          }
+      for (int u = 0; u < T::kColUnits; ++u) {
+        double x = sum[m][u][2 * h], y = sum[m][u][2 * h + 1];
+        constexpr int apart = ToMoments ? 4 : 1;
+        if (ToMoments && now.net < 0) x = y = not_a_number<double>();
+        if constexpr (Two && !ToMoments) {
+          if (8 * u < left) *reinterpret_cast<double2*>(to + 8 * u) = make_double2(x, y);
+        } else {
+          if (8 * u < left) to[8 * u * apart] = x;
+          if (8 * u + 1 < left) to[(8 * u + 1) * apart] = y;
         }
       }
+    });
   }
   wait_for_copies<0>();
 }

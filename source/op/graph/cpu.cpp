@@ -122,17 +122,10 @@ static void run_graph(const Op&, const EdgeAngleArgs& args) {
   for (int64_t a = angles; a < args.capacity; ++a) args.write_no_angle(a);
 }
 
-// What a kernel does for some of the rows or targets at a time.
-#define MDOPS_RUN_GRAPH(Args, count, grain, kernel)                                                        \
-  template <class T>                                                                                       \
-  static void run_graph(const Op&, const Args<T>& args) {                                                  \
-    parallel(args.count, grain, [&](int64_t begin, int64_t end) { MDOPS_RUN(kernel, args, begin, end); }); \
-  }
-MDOPS_RUN_GRAPH(GatherArgs, rows, kGraphRows, gather_rows)
-MDOPS_RUN_GRAPH(ScatterArgs, targets, kGraphAtoms, scatter_rows)
-MDOPS_RUN_GRAPH(ProductArgs, rows, kGraphRows, row_products)
-MDOPS_RUN_GRAPH(WeightedSumArgs, targets, kGraphAtoms, weighted_sums)
-#undef MDOPS_RUN_GRAPH
+MDOPS_IN_PIECES(run_graph, GatherArgs, gather_rows, args.rows, kGraphRows)
+MDOPS_IN_PIECES(run_graph, ScatterArgs, scatter_rows, args.targets, kGraphAtoms)
+MDOPS_IN_PIECES(run_graph, ProductArgs, row_products, args.rows, kGraphRows)
+MDOPS_IN_PIECES(run_graph, WeightedSumArgs, weighted_sums, args.targets, kGraphAtoms)
 
 template <class T>
 static void run_graph(const Op&, const SoftmaxArgs<T>& args) {

@@ -13,6 +13,7 @@
 
 #include "common/gpu.h"
 #include "common/gpu_mma.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "gemm/gpu_memory.h"
 #include "gemm/gpu_parts.h"
@@ -51,24 +52,18 @@ struct GridRows {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float x[kSixteens][4], largest = 0;
-#pragma unroll
-      for (int s = 0; s < kSixteens; ++s)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int column = 16 * s + k % 2 + k / 2 * 8;
-          x[s][k] = has[h] && 2 * t + column < columns ? __ldg(from + column * channels + 8 * h) : 0.0f;
-          largest = fmaxf(largest, fabsf(x[s][k]));
-        }
+      unrolled<kSixteens, 4>([&](int s, int k) {
+        const int column = 16 * s + k % 2 + k / 2 * 8;
+        x[s][k] = has[h] && 2 * t + column < columns ? __ldg(from + column * channels + 8 * h) : 0.0f;
+        largest = fmaxf(largest, fabsf(x[s][k]));
+      });
       const float scale = scale_for(quad_largest(largest));
       unscale[h] = inverse_power(scale);
-#pragma unroll
-      for (int s = 0; s < kSixteens; ++s)
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          uint32_t parts[2];
-          split(scale * x[s][2 * k], scale * x[s][2 * k + 1], parts);
-          high[s][h + 2 * k] = parts[0], low[s][h + 2 * k] = parts[1];
-        }
+      unrolled<kSixteens, 2>([&](int s, int k) {
+        uint32_t parts[2];
+        split(scale * x[s][2 * k], scale * x[s][2 * k + 1], parts);
+        high[s][h + 2 * k] = parts[0], low[s][h + 2 * k] = parts[1];
+      });
     }
   }
 

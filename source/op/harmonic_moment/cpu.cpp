@@ -5,22 +5,9 @@ namespace mdops {
 
 constexpr int64_t kHarmonicGrain = 8;  // atoms a piece of work, at least
 
-template <class T>
-static void run_harmonic_sums(const Op&, const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,
-                              const HarmonicSums<T>& out) {
-  parallel(args.atoms, kHarmonicGrain, [&](int64_t begin, int64_t end) {
-    MDOPS_RUN(harmonic_sums_forward, args, sums, begin, end, out);
-  });
-}
-
-template <class T>
-static void run_harmonic_sum_gradients(const Op&, const HarmonicMomentArgs<T>& args,
-                                       const HarmonicSumArgs<T>& sums, const T* by_first, const T* by_second,
-                                       T* pair_grad) {
-  parallel(args.atoms, kHarmonicGrain, [&](int64_t begin, int64_t end) {
-    MDOPS_RUN(harmonic_sums_backward, args, sums, by_first, by_second, begin, end, pair_grad);
-  });
-}
+MDOPS_IN_PIECES(run_harmonic_sums, HarmonicMomentArgs, harmonic_sums_forward, args.atoms, kHarmonicGrain)
+MDOPS_IN_PIECES(run_harmonic_sum_gradients, HarmonicMomentArgs, harmonic_sums_backward, args.atoms,
+                kHarmonicGrain)
 
 template <class T>
 static void run_harmonic_forces(const Op& op, const HarmonicMomentArgs<T>& args,

@@ -274,8 +274,8 @@ void sums_backward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& 
 }  // namespace
 
 template <class T>
-void harmonic_sums_forward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums, int64_t begin,
-                           int64_t end, const HarmonicSums<T>& out) {
+void harmonic_sums_forward(const HarmonicMomentArgs<T>& args, int64_t begin, int64_t end,
+                           const HarmonicSumArgs<T>& sums, const HarmonicSums<T>& out) {
   std::vector<T> moments(args.numbers());
   with_moment_degree(args.degree, [&](auto degree) {
     for (int64_t i = begin; i < end; ++i) sums_forward<degree()>(args, sums, i, moments.data(), out);
@@ -283,8 +283,9 @@ void harmonic_sums_forward(const HarmonicMomentArgs<T>& args, const HarmonicSumA
 }
 
 template <class T>
-void harmonic_sums_backward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,
-                            const T* by_first, const T* by_second, int64_t begin, int64_t end, T* pair_grad) {
+void harmonic_sums_backward(const HarmonicMomentArgs<T>& args, int64_t begin, int64_t end,
+                            const HarmonicSumArgs<T>& sums, const T* by_first, const T* by_second,
+                            T* pair_grad) {
   std::vector<T> moments(2 * args.numbers());
   with_moment_degree(args.degree, [&](auto degree) {
     for (int64_t i = begin; i < end; ++i)

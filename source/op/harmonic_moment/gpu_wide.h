@@ -4,6 +4,7 @@
 // coefficients for many atoms at once; backward these products come first.
 #pragma once
 
+#include "common/gpu_unroll.h"
 #include "harmonic_moment/gpu_direct.h"
 
 namespace mdops::gpu_harmonic {
@@ -81,10 +82,7 @@ __global__ void __launch_bounds__(kTileThreads) typed_product_kernel(TypedProduc
       for (int k = 0; k < kTileDepth; ++k) {
         const Numbers x = own[k][row / kTileEach];
         const Numbers y = rows[k][thread % 16];
-#pragma unroll
-        for (int m = 0; m < kTileEach; ++m)
-#pragma unroll
-          for (int n = 0; n < kTileEach; ++n) sum[m][n] += x.of[m] * y.of[n];
+        unrolled<kTileEach, kTileEach>([&](int m, int n) { sum[m][n] += x.of[m] * y.of[n]; });
       }
       __syncthreads();
     }

@@ -181,12 +181,11 @@ struct HarmonicForceArgs {
 constexpr int kLeastSeconds = 4, kMostSeconds = 32;  // a power of two
 
 // Each kernel does the atoms [begin, end).
-MDOPS_DECLARE_KERNELS(void harmonic_sums_forward(const HarmonicMomentArgs<T>& args,
-                                                 const HarmonicSumArgs<T>& sums, int64_t begin, int64_t end,
+MDOPS_DECLARE_KERNELS(void harmonic_sums_forward(const HarmonicMomentArgs<T>& args, int64_t begin,
+                                                 int64_t end, const HarmonicSumArgs<T>& sums,
                                                  const HarmonicSums<T>& out))
-MDOPS_DECLARE_KERNELS(void harmonic_sums_backward(const HarmonicMomentArgs<T>& args,
-                                                  const HarmonicSumArgs<T>& sums, const T* by_first,
-                                                  const T* by_second, int64_t begin, int64_t end,
-                                                  T* pair_grad))
+MDOPS_DECLARE_KERNELS(void harmonic_sums_backward(const HarmonicMomentArgs<T>& args, int64_t begin,
+                                                  int64_t end, const HarmonicSumArgs<T>& sums,
+                                                  const T* by_first, const T* by_second, T* pair_grad))
 
 }  // namespace mdops

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "common/gpu.h"
+#include "common/gpu_unroll.h"
 #include "common/gpu_warp.h"
 #include "common/gpu_wgmma.h"
 #include "common/rows.h"
@@ -147,13 +148,10 @@ class HalfRows {
 
   // Loads a chunk of the depth of these rows.
   __device__ __forceinline__ void load(int chunk) {
-#pragma unroll
-    for (int step = 0; step < kHalfSteps; ++step)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int k = chunk * kHalfDepth + 16 * step;
-        numbers_[step][h] = load_four(from_[h] + k, k + 4 * (lane_ % 4) < depth_);
-      }
+    unrolled<kHalfSteps, 2>([&](int step, int h) {
+      const int k = chunk * kHalfDepth + 16 * step;
+      numbers_[step][h] = load_four(from_[h] + k, k + 4 * (lane_ % 4) < depth_);
+    });
   }
 
   template <int kSet>
@@ -205,13 +203,10 @@ class HalfRows {
       for (int step = 0; step < kHalfSteps; ++step) {
         uint2 parts[2];
         split(scaled(x[step], scale), parts);
-#pragma unroll
-        for (int part = 0; part < 2; ++part)
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            *reinterpret_cast<uint32_t*>(row + part * half_part(kColumns) +
-                                         16 * ((2 * step + half) ^ n % 8)) =
-                half ? parts[part].y : parts[part].x;
+        unrolled<2, 2>([&](int part, int half) {
+          *reinterpret_cast<uint32_t*>(row + part * half_part(kColumns) + 16 * ((2 * step + half) ^ n % 8)) =
+              half ? parts[part].y : parts[part].x;
+        });
       }
     }
     fence_shared();
@@ -295,13 +290,10 @@ class HalfRows {
           *reinterpret_cast<float4*>(place + 8 * e) = four_of(c, h, e);
         continue;
       }
-#pragma unroll
-      for (int e = 0; e < kColumns / 8; ++e)
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const int at = e / 2 * 16 + e % 2 * 2 + k;
-          if (column + at < args_.columns) place[at] = c[4 * e + 2 * h + k] + (added ? added[at] : 0.0f);
-        }
+      unrolled<kColumns / 8, 2>([&](int e, int k) {
+        const int at = e / 2 * 16 + e % 2 * 2 + k;
+        if (column + at < args_.columns) place[at] = c[4 * e + 2 * h + k] + (added ? added[at] : 0.0f);
+      });
     }
   }
   static __device__ __forceinline__ float4 four_of(const float (&c)[kColumns / 2], int h, int e) {

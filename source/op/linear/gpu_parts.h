@@ -16,6 +16,7 @@
 
 #include "common/gpu.h"
 #include "common/gpu_split.h"
+#include "common/gpu_unroll.h"
 #include "common/gpu_wgmma.h"
 #include "common/rows.h"
 #include "linear/gpu_matrix.h"
@@ -59,14 +60,11 @@ struct SplitRows {
   uint32_t high[kEights][4], low[kEights][4];
 
   __device__ __forceinline__ explicit SplitRows(const RowsOfA<kEights>& rows) {
-#pragma unroll
-    for (int eight = 0; eight < kEights; ++eight)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const Split first = split(rows.numbers[eight][h].x), second = split(rows.numbers[eight][h].y);
-        high[eight][h] = first.high, low[eight][h] = first.low;
-        high[eight][h + 2] = second.high, low[eight][h + 2] = second.low;
-      }
+    unrolled<kEights, 2>([&](int eight, int h) {
+      const Split first = split(rows.numbers[eight][h].x), second = split(rows.numbers[eight][h].y);
+      high[eight][h] = first.high, low[eight][h] = first.low;
+      high[eight][h + 2] = second.high, low[eight][h + 2] = second.low;
+    });
   }
 };
 
@@ -120,10 +118,7 @@ template <int kUnits>
 __device__ __forceinline__ void finish_stage(float (&c)[kUnits][4], float (&now)[kUnits][4]) {
   wait_for_products<0>();
   fence_operands(now);
-#pragma unroll
-  for (int n = 0; n < kUnits; ++n)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) c[n][k] += now[n][k];
+  unrolled<kUnits, 4>([&](int n, int k) { c[n][k] += now[n][k]; });
 }
 
 // Stores C with the bias, which may be null; `row` and `column` are the warp's in C, `line` is the stride of

@@ -13,6 +13,7 @@
 #include "common/gpu.h"
 #include "common/gpu_mma.h"
 #include "common/gpu_split.h"
+#include "common/gpu_unroll.h"
 #include "common/gpu_warp.h"
 #include "gemm/gpu_memory.h"
 #include "linear/gpu_matrix.h"
@@ -35,17 +36,12 @@ struct SmallPiece {
   template <bool kVectors>
   __device__ __forceinline__ void load(const Matrix& matrix, int64_t line, int64_t lines, int64_t deep,
                                        int64_t depth) {
-#pragma unroll
-    for (int n = 0; n < kLines; ++n)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) numbers[n][k] = 0;
+    unrolled<kLines, 4>([&](int n, int k) { numbers[n][k] = 0; });
     if constexpr (!kVectors) {
-#pragma unroll
-      for (int n = 0; n < kLines; ++n)
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          if (line + n < lines && deep + k < depth)
-            numbers[n][k] = __ldg(matrix.data + (line + n) * matrix.line + (deep + k) * matrix.deep);
+      unrolled<kLines, 4>([&](int n, int k) {
+        if (line + n < lines && deep + k < depth)
+          numbers[n][k] = __ldg(matrix.data + (line + n) * matrix.line + (deep + k) * matrix.deep);
+      });
     } else if constexpr (kDeep) {
 #pragma unroll
       for (int n = 0; n < kLines; ++n)
@@ -114,18 +110,13 @@ __global__ void __launch_bounds__(kWarp* kMostSmallWarps) small_kernel(const __g
     };
     multiply(&Split::low, &Split::high), multiply(&Split::high, &Split::low);
     multiply(&Split::high, &Split::high);
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) c[n][k] += now[n][k];
+    unrolled<4, 4>([&](int n, int k) { c[n][k] += now[n][k]; });
   }
   // Number 2 h + i of a lane's c is in row h and at place 2 t + i of the four columns' numbers.
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      *reinterpret_cast<float4*>(shared + (warp * kSmallRows + 2 * g + h) * kSmallLine + 8 * t + 4 * i) =
-          float4{c[0][2 * h + i], c[1][2 * h + i], c[2][2 * h + i], c[3][2 * h + i]};
+  unrolled<2, 2>([&](int h, int i) {
+    *reinterpret_cast<float4*>(shared + (warp * kSmallRows + 2 * g + h) * kSmallLine + 8 * t + 4 * i) =
+        float4{c[0][2 * h + i], c[1][2 * h + i], c[2][2 * h + i], c[3][2 * h + i]};
+  });
   __syncthreads();
   const int64_t n = column + lane_index();
   if (n >= args.columns) return;

@@ -19,6 +19,7 @@
 
 #include "common/gpu_copy.h"
 #include "common/gpu_mma.h"
+#include "common/gpu_unroll.h"
 #include "common/gpu_warp.h"
 #include "lowbit/gpu_operands.h"
 
@@ -308,11 +309,9 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
   };
   // Loaded early for the end.
   float a_scale[T::kRowUnits][2], b_scale[T::kColUnits][8];
-#pragma unroll
-  for (int r = 0; r < T::kRowUnits; ++r)
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      a_scale[r][h] = p.a_scale[p.a_step * min(row0 + warp_row + 16 * r + lane / 4 + 8 * h, p.rows - 1)];
+  unrolled<T::kRowUnits, 2>([&](int r, int h) {
+    a_scale[r][h] = p.a_scale[p.a_step * min(row0 + warp_row + 16 * r + lane / 4 + 8 * h, p.rows - 1)];
+  });
 #pragma unroll
   for (int u = 0; u < T::kColUnits; ++u) {
     if (p.groups == 1)
@@ -329,17 +328,12 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
       for (int u = 0; u < T::kColUnits; ++u) {
         float scale[8] = {1, 1, 1, 1, 1, 1, 1, 1};
         if (p.groups > 1) scales_of(p.b_scale + static_cast<int64_t>(g) * p.cols, own_col + 32 * u, scale);
-#pragma unroll
-        for (int k = 0; k < 8; ++k)
-#pragma unroll
-          for (int r = 0; r < T::kRowUnits; ++r)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              Number& s = sum[r][u][k % 4][2 * h + k / 4];
-              float& part = parts[r][u][k % 4][2 * h + k / 4];
-              part = __fadd_rn(part, __fmul_rn(as_float(s), scale[k]));
-              s = 0;
-            }
+        unrolled<8, T::kRowUnits, 2>([&](int k, int r, int h) {
+          Number& s = sum[r][u][k % 4][2 * h + k / 4];
+          float& part = parts[r][u][k % 4][2 * h + k / 4];
+          part = __fadd_rn(part, __fmul_rn(as_float(s), scale[k]));
+          s = 0;
+        });
       }
     }
   };
@@ -374,10 +368,8 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
       for (int u = 0; u < T::kColUnits; ++u) {
         uint32_t b[4][2];
         load_columns<T, Side>(b_at, step, warp_col + 32 * u, b);
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-#pragma unroll
-          for (int r = 0; r < T::kRowUnits; ++r) multiply_add(sum[r][u][j], a[r], b[j][0], b[j][1], kinds);
+        unrolled<4, T::kRowUnits>(
+            [&](int j, int r) { multiply_add(sum[r][u][j], a[r], b[j][0], b[j][1], kinds); });
       }
       if constexpr (InParts) {
         // A group may end within a stage; float8 sums are added at least once a stage.
@@ -407,34 +399,28 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
       for (int k = 0; k < kOwn; ++k) all[((warp_step - 1) * kOwn + k) * 32 * kPlaces] = own[k];
     __syncthreads();
     if (warp_step > 0) return;
-#pragma unroll
-    for (int d = 0; d < T::kDepthWarps - 1; ++d)
-#pragma unroll
-      for (int k = 0; k < kOwn; ++k) own[k] += all[(d * kOwn + k) * 32 * kPlaces];
+    unrolled<T::kDepthWarps - 1, kOwn>([&](int d, int k) { own[k] += all[(d * kOwn + k) * 32 * kPlaces]; });
   }
 
+  unrolled<T::kRowUnits, 2>([&](int r, int h) {
+    const int row = row0 + warp_row + 16 * r + lane / 4 + 8 * h;
+    if (row >= p.rows) return;
 #pragma unroll
-  for (int r = 0; r < T::kRowUnits; ++r)
+    for (int u = 0; u < T::kColUnits; ++u) {
+      if (own_col + 32 * u >= p.cols) continue;
+      float v[8];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = row0 + warp_row + 16 * r + lane / 4 + 8 * h;
-      if (row >= p.rows) continue;
-#pragma unroll
-      for (int u = 0; u < T::kColUnits; ++u) {
-        if (own_col + 32 * u >= p.cols) continue;
-        float v[8];
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          float all;
-          if constexpr (InParts)
-            all = parts[r][u][k % 4][2 * h + k / 4];
-          else
-            all = as_float(sum[r][u][k % 4][2 * h + k / 4]);
-          v[k] = __fmul_rn(__fmul_rn(all, b_scale[u][k]), a_scale[r][h]);
-        }
-        store_eight(p, row, own_col + 32 * u, v);
+      for (int k = 0; k < 8; ++k) {
+        float all;
+        if constexpr (InParts)
+          all = parts[r][u][k % 4][2 * h + k / 4];
+        else
+          all = as_float(sum[r][u][k % 4][2 * h + k / 4]);
+        v[k] = __fmul_rn(__fmul_rn(all, b_scale[u][k]), a_scale[r][h]);
       }
+      store_eight(p, row, own_col + 32 * u, v);
     }
+  });
 }
 
 }  // namespace mdops::gpu_lowbit

@@ -9,6 +9,7 @@
 // becomes a register of the left factor.
 #pragma once
 
+#include "common/gpu_unroll.h"
 #include "lowbit/gpu_wgmma.h"
 
 namespace mdops::gpu_lowbit {
@@ -132,19 +133,13 @@ __device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int co
       }
       const uint64_t a = ring.rows() + 2 * begin;
       begin_products();
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-        for (int u = 0; u < 2; ++u) multiply_bytes(sums[u], b[step][u], a + 2 * step, 1);
+      unrolled<kSteps, 2>([&](int step, int u) { multiply_bytes(sums[u], b[step][u], a + 2 * step, 1); });
       commit_products();
       wait_for_products<0>();
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
         fence_operands(sums[u]);
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) asm volatile("" ::"r"(b[step][u][k]) : "memory");
+        unrolled<kSteps, 4>([&](int step, int k) { asm volatile("" ::"r"(b[step][u][k]) : "memory"); });
       }
     }
     ring.release(ring.slot);
@@ -162,22 +157,19 @@ __device__ __forceinline__ void put_number(uint32_t at, float x) {
 template <class T, class Number, int Size>
 __device__ __forceinline__ void put_thin(uint32_t shared, int group, const Number (&sums)[T::kUnits][Size]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroupThreads / 32, row = 2 * (lane % 4);
+  unrolled<Size / 4, 2>([&](int j, int c) {
+    const uint32_t at = shared + group * T::kSumBytes + (8 * j + row + c) * T::kPitch;
+    if constexpr (T::kTernary) {
+      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at + 4 * (32 * warp + 4 * (lane / 4))),
+                   "r"(sums[0][4 * j + c]), "r"(sums[0][4 * j + 2 + c]), "r"(sums[1][4 * j + c]),
+                   "r"(sums[1][4 * j + 2 + c])
+                   : "memory");
+    } else {
 #pragma unroll
-  for (int j = 0; j < Size / 4; ++j)
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const uint32_t at = shared + group * T::kSumBytes + (8 * j + row + c) * T::kPitch;
-      if constexpr (T::kTernary) {
-        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at + 4 * (32 * warp + 4 * (lane / 4))),
-                     "r"(sums[0][4 * j + c]), "r"(sums[0][4 * j + 2 + c]), "r"(sums[1][4 * j + c]),
-                     "r"(sums[1][4 * j + 2 + c])
-                     : "memory");
-      } else {
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-          put_number(at + 4 * (16 * warp + 8 * h + lane / 4), sums[0][4 * j + 2 * h + c]);
-      }
+      for (int h = 0; h < 2; ++h)
+        put_number(at + 4 * (16 * warp + 8 * h + lane / 4), sums[0][4 * j + 2 * h + c]);
     }
+  });
 }
 
 // Four numbers to a block of the cluster, at the address that they would have here, counted by its barrier: a
@@ -337,10 +329,7 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
     copy_scales<T>(p, own_row0, col0, scales);
     Number sums[T::kUnits][T::kRows / 2];
     if constexpr (kInTurns || A != LowBit::int8)  // sum_whole begins with a product
-#pragma unroll
-      for (int u = 0; u < T::kUnits; ++u)
-#pragma unroll
-        for (int k = 0; k < T::kRows / 2; ++k) sums[u][k] = 0;
+      unrolled<T::kUnits, T::kRows / 2>([&](int u, int k) { sums[u][k] = 0; });
     if constexpr (kInTurns) ring.advance(role);
     if constexpr (T::kTernary)
       sum_ternary(ring, role, count, sums);

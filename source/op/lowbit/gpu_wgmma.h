@@ -15,6 +15,7 @@
 #include <cuda_bf16.h>
 
 #include "common/early.h"
+#include "common/gpu_unroll.h"
 #include "lowbit/gpu_ring.h"
 
 namespace mdops::gpu_lowbit {
@@ -153,17 +154,14 @@ __device__ __forceinline__ void store_tile(const Product& p, uint32_t shared, in
     if (p.groups == 1)
 #pragma unroll
       for (int j = 0; j < kWidth / 8; ++j) s[j] = shared_pair(scales + 4 * begin + 32 * j);
-#pragma unroll
-    for (int j = 0; j < kWidth / 8; ++j)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int at = (8 * j + col) * static_cast<int>(sizeof(Out));
-        const Number* two = sums + begin / 2 + 4 * j + 2 * h;
-        put_pair(static_cast<Out*>(nullptr),
-                 shared + (row + 8 * h) * T::kLineBytes + 16 * (at / 16 ^ (kTurn * row & 7)) + at % 16,
-                 __fmul_rn(__fmul_rn(as_float(two[0]), s[j].x), a[h]),
-                 __fmul_rn(__fmul_rn(as_float(two[1]), s[j].y), a[h]));
-      }
+    unrolled<kWidth / 8, 2>([&](int j, int h) {
+      const int at = (8 * j + col) * static_cast<int>(sizeof(Out));
+      const Number* two = sums + begin / 2 + 4 * j + 2 * h;
+      put_pair(static_cast<Out*>(nullptr),
+               shared + (row + 8 * h) * T::kLineBytes + 16 * (at / 16 ^ (kTurn * row & 7)) + at % 16,
+               __fmul_rn(__fmul_rn(as_float(two[0]), s[j].x), a[h]),
+               __fmul_rn(__fmul_rn(as_float(two[1]), s[j].y), a[h]));
+    });
     __syncwarp();
     uint4 words[4];
 #pragma unroll
@@ -218,13 +216,10 @@ __device__ __forceinline__ void add_scaled(const Product& p, int g, int own_col,
   for (int j0 = 0; j0 < Size / 4; j0 += kChunk) {
     float2 s[kChunk];
     read_scales<kChunk, Inside>(p, scales, own_col + 8 * j0, s);
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        float& part = parts[4 * (j0 + j) + k];
-        part = __fadd_rn(part, __fmul_rn(as_float(sums[4 * (j0 + j) + k]), k % 2 ? s[j].y : s[j].x));
-      }
+    unrolled<kChunk, 4>([&](int j, int k) {
+      float& part = parts[4 * (j0 + j) + k];
+      part = __fadd_rn(part, __fmul_rn(as_float(sums[4 * (j0 + j) + k]), k % 2 ? s[j].y : s[j].x));
+    });
   }
 }
 

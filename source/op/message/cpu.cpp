@@ -106,7 +106,7 @@ static Tensor message_product(const Op&, ProductForm form, const Tensor& a, cons
   return product_by_pytorch(form, on_a_line(a), on_a_line(b), nullptr);
 }
 
-MDOPS_IN_PIECES(message_moments, row_moments, args.atoms, 16)
+MDOPS_IN_PIECES(message_moments, RowMomentArgs, row_moments, args.atoms, 16)
 
 template <class T>
 static void message_moment_gradients(const Op&, const RowMomentArgs<T>& args, const T* grad, T* by_frame,
@@ -119,8 +119,8 @@ static void message_moment_gradients(const Op&, const RowMomentArgs<T>& args, co
   std::fill(by_x + last * args.channels, by_x + args.rows * args.channels, T(0));
 }
 
-MDOPS_IN_PIECES(message_sums, scatter_rows, args.targets, 1024)
-MDOPS_IN_PIECES(message_taken, gather_rows, args.rows, 1024)
+MDOPS_IN_PIECES(message_sums, ScatterArgs, scatter_rows, args.targets, 1024)
+MDOPS_IN_PIECES(message_taken, GatherArgs, gather_rows, args.rows, 1024)
 
 }  // namespace mdops
 

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "common/gpu_copy.h"
+#include "common/gpu_unroll.h"
 #include "message/gpu_prefetch.h"
 #include "message/gpu_tensor.h"
 
@@ -417,13 +418,9 @@ class GroupTeam {
     // Rows of the gradient by x', to which those by x are added.
     float4 kept[kFirsts][kSixteens][2] = {};
     if constexpr (pass == Pass::backward) {
-#pragma unroll
-      for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-        for (int n = 0; n < kSixteens; ++n)
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-            kept[t][n][h] = row_in_memory(args_.kept ? args_.grad_kept : nullptr, at, t, h, n);
+      unrolled<kFirsts, kSixteens, 2>([&](int t, int n, int h) {
+        kept[t][n][h] = row_in_memory(args_.kept ? args_.grad_kept : nullptr, at, t, h, n);
+      });
     }
     take_asked();
     HalfRows<kSixteens, kParts> x[kFirsts], along[kFirsts];
@@ -461,37 +458,27 @@ class GroupTeam {
       Power power;
       if constexpr (kKnowsPower) {
         float largest[4] = {};
-#pragma unroll
-        for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-          for (int n = 0; n < kSixteens; ++n)
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-#pragma unroll
-              for (int k = 0; k < 4; ++k) {
-                const float grad = of_four(kept[t][n][h], k);
-                by_x[t][2 * n + k / 2][2 * h + k % 2] = grad, largest[k] = max(largest[k], fabsf(grad));
-              }
+        unrolled<kFirsts, kSixteens, 2, 4>([&](int t, int n, int h, int k) {
+          const float grad = of_four(kept[t][n][h], k);
+          by_x[t][2 * n + k / 2][2 * h + k % 2] = grad, largest[k] = max(largest[k], fabsf(grad));
+        });
         power = power_of(scale_size_, warp_largest(size_of(largest_of(largest))));
       }
 #pragma unroll
       for (int n = 0; n < kSixteens; ++n) {
         float4 rows[kFirsts][2], vector;
         if constexpr (kOuter) vector = *reinterpret_cast<const float4*>(scales_ + kInputs + 16 * n);
-#pragma unroll
-        for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            if constexpr (kIsForward && kOuter) {
-              const float by = at.number[t][h];
-              rows[t][h] = {by * vector.x, by * vector.y, by * vector.z, by * vector.w};
-            } else if constexpr (kIsForward) {
-              rows[t][h] = four_of_row(t, h, n);
-            } else {
-              rows[t][h] = kIsSecond ? row_in_memory(args_.grad_kept, at, t, h, n) : kept[t][n][h];
-            }
-            if constexpr (pass == Pass::backward && kOuter) by_x[t][0][h] += dot(rows[t][h], vector);
+        unrolled<kFirsts, 2>([&](int t, int h) {
+          if constexpr (kIsForward && kOuter) {
+            const float by = at.number[t][h];
+            rows[t][h] = {by * vector.x, by * vector.y, by * vector.z, by * vector.w};
+          } else if constexpr (kIsForward) {
+            rows[t][h] = four_of_row(t, h, n);
+          } else {
+            rows[t][h] = kIsSecond ? row_in_memory(args_.grad_kept, at, t, h, n) : kept[t][n][h];
           }
+          if constexpr (pass == Pass::backward && kOuter) by_x[t][0][h] += dot(rows[t][h], vector);
+        });
         add_columns<false>(own, sent_ / 16 + n, n, at, x, along, rows, power, by_weight, by_x);
         own.go_on(1);
       }
@@ -499,10 +486,7 @@ class GroupTeam {
     Power power;
     if constexpr (kKnowsPower) {
       power = power_of(largest_weight(at), largest_grad<is_few>());
-#pragma unroll
-      for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) at.weight[t][h] *= power.scale;
+      unrolled<kFirsts, 2>([&](int t, int h) { at.weight[t][h] *= power.scale; });
     }
     __syncwarp();
     ask<is_few>(next_first, next_second);
@@ -518,10 +502,7 @@ class GroupTeam {
   template <class Rows>
   __device__ __forceinline__ unsigned largest_weight(const Rows& at) const {
     unsigned largest = 0;
-#pragma unroll
-    for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) largest = max(largest, size_of(at.weight[t][h]));
+    unrolled<kFirsts, 2>([&](int t, int h) { largest = max(largest, size_of(at.weight[t][h])); });
     return warp_largest(largest);
   }
   template <bool is_few>
@@ -558,16 +539,11 @@ class GroupTeam {
                                             const F& four_at) const {
     float4 rows[kFirsts][2][kSixteens];
     float largest[4] = {};
+    unrolled<kFirsts, 2, kSixteens>([&](int t, int h, int n) {
+      rows[t][h][n] = four_at(t, h, n);
 #pragma unroll
-    for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int n = 0; n < kSixteens; ++n) {
-          rows[t][h][n] = four_at(t, h, n);
-#pragma unroll
-          for (int k = 0; k < 4; ++k) largest[k] = max(largest[k], fabsf(of_four(rows[t][h][n], k)));
-        }
+      for (int k = 0; k < 4; ++k) largest[k] = max(largest[k], fabsf(of_four(rows[t][h][n], k)));
+    });
     const float scale = scale_of(warp_largest(size_of(largest_of(largest))));
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t) {
@@ -600,24 +576,16 @@ class GroupTeam {
                                            const uint4* weight, const float4 (&p)[kFirsts][2],
                                            const float4 (&q)[2]) const {
     float large[kFirsts][2][4] = {}, small[kFirsts][2][4] = {};
+    unrolled<kSixteens, 2>([&](int k, int u) {
+      const uint4 b = weight[(u * kSixteens + k) * kWarp];
 #pragma unroll
-    for (int k = 0; k < kSixteens; ++k)
-#pragma unroll
-      for (int u = 0; u < 2; ++u) {
-        const uint4 b = weight[(u * kSixteens + k) * kWarp];
-#pragma unroll
-        for (int t = 0; t < kFirsts; ++t) multiply_parts(large[t][u], small[t][u], rows[t], k, b);
-      }
-#pragma unroll
-    for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int four = 2 * u + k % 2;
-          z[t][4 * u + k] = of_four(p[t][k / 2], four) + of_four(q[k / 2], four) +
-                            (large[t][u][k] + small[t][u][k]) * rows[t].inverse;
-        }
+      for (int t = 0; t < kFirsts; ++t) multiply_parts(large[t][u], small[t][u], rows[t], k, b);
+    });
+    unrolled<kFirsts, 2, 4>([&](int t, int u, int k) {
+      const int four = 2 * u + k % 2;
+      z[t][4 * u + k] = of_four(p[t][k / 2], four) + of_four(q[k / 2], four) +
+                        (large[t][u][k] + small[t][u][k]) * rows[t].inverse;
+    });
   }
 
   // Four columns of a small buffer: P (0), u_P (1), or the gradient by sums (the last).
@@ -648,70 +616,56 @@ class GroupTeam {
       q[h] = is_few && h ? q[0] : place.q[h * kWarp];
       if constexpr (kIsSecond) along_q[h] = place.q[(all_ / 16 * 4 + h) * kWarp];
     }
-#pragma unroll
-    for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (h && !is_few) {  // both rows have one first
-          p[t][1] = p[t][0], along_p[t][1] = along_p[t][0], factor[t][1] = factor[t][0];
-          continue;
-        }
-        p[t][h] = small_four(place, t, h, 0);
-        if constexpr (kIsSecond) along_p[t][h] = small_four(place, t, h, 1);
-        if constexpr (!kIsSent)
-          factor[t][h] = *reinterpret_cast<const float4*>(scales_ + 16 * of_kept);
-        else if constexpr (!kIsForward)
-          factor[t][h] = small_four(place, t, h, kIsSecond ? 2 : 1);
-        if constexpr (kKnowsPower && !kIsSent) factor[t][h] = times(power.scale, factor[t][h]);
+    unrolled<kFirsts, 2>([&](int t, int h) {
+      if (h && !is_few) {  // both rows have one first
+        p[t][1] = p[t][0], along_p[t][1] = along_p[t][0], factor[t][1] = factor[t][0];
+        return;
       }
+      p[t][h] = small_four(place, t, h, 0);
+      if constexpr (kIsSecond) along_p[t][h] = small_four(place, t, h, 1);
+      if constexpr (!kIsSent)
+        factor[t][h] = *reinterpret_cast<const float4*>(scales_ + 16 * of_kept);
+      else if constexpr (!kIsForward)
+        factor[t][h] = small_four(place, t, h, kIsSecond ? 2 : 1);
+      if constexpr (kKnowsPower && !kIsSent) factor[t][h] = times(power.scale, factor[t][h]);
+    });
     float4 product;
     if constexpr (kOuter) {
       product = *reinterpret_cast<const float4*>(product_ + 16 * n);
-#pragma unroll
-      for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          const int four = k / 4 * 2 + k % 2, h = k / 2 % 2;
-          z[t][k] = of_four(p[t][h], four) + of_four(q[h], four) + at.number[t][h] * of_four(product, four);
-        }
+      unrolled<kFirsts, 8>([&](int t, int k) {
+        const int four = k / 4 * 2 + k % 2, h = k / 2 % 2;
+        z[t][k] = of_four(p[t][h], four) + of_four(q[h], four) + at.number[t][h] * of_four(product, four);
+      });
     } else {
       multiply(z, x, place.weight, p, q);
     }
     if constexpr (kIsSecond) multiply(v, along, place.weight, along_p, along_q);
     Number<float> numbers[8 * kFirsts];
-#pragma unroll
-    for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        Number<float>& own = numbers[8 * t + k];
-        const int four = k / 4 * 2 + k % 2, h = k / 2 % 2;
-        own.z = z[t][k];
-        if constexpr (kIsSecond) own.v = v[t][k];
-        if constexpr (kIsForward) continue;
-        own.grad = of_four(factor[t][h], four);
-        if constexpr (!is_weighed_last) own.grad *= kIsSent ? at.weight[t][h] : of_four(kept[t][h], four);
-        own.extra = kIsSent ? at.along_weight[t][h] * of_four(factor[t][h], four) : 0.0f;
-      }
+    unrolled<kFirsts, 8>([&](int t, int k) {
+      Number<float>& own = numbers[8 * t + k];
+      const int four = k / 4 * 2 + k % 2, h = k / 2 % 2;
+      own.z = z[t][k];
+      if constexpr (kIsSecond) own.v = v[t][k];
+      if constexpr (kIsForward) return;
+      own.grad = of_four(factor[t][h], four);
+      if constexpr (!is_weighed_last) own.grad *= kIsSent ? at.weight[t][h] : of_four(kept[t][h], four);
+      own.extra = kIsSent ? at.along_weight[t][h] * of_four(factor[t][h], four) : 0.0f;
+    });
     evaluate_all<pass, way == Way::any>(args_.activation, threshold_, numbers);
     // Sums over a lane's rows, for each first.
     constexpr int of_lane = is_few ? 2 : 1;
     float of_sent[4 * kFirsts * of_lane] = {}, of_p[4 * kFirsts * of_lane] = {};
-#pragma unroll
-    for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int four = 0; four < 4; ++four) {
-          Number<float>& own = numbers[8 * t + four / 2 * 4 + 2 * h + four % 2];
-          const float of_v = kIsSecond ? own.sv : own.y;
-          if constexpr (is_weighed_last) own.h *= at.weight[t][h];
-          const int place = 4 * (is_few ? 2 * t + h : t) + four;
-          of_p[place] = is_few || h == 0 ? own.h : of_p[place] + own.h;
-          if constexpr (!kIsSent) continue;
-          of_sent[place] += at.weight[t][h] * of_v + (kIsSecond ? at.along_weight[t][h] * own.y : 0.0f);
-          if constexpr (!kIsForward)
-            by_weight[t][h] += is_weighed_last ? own.y_grad : of_four(factor[t][h], four) * of_v;
-        }
+    unrolled<kFirsts, 2, 4>([&](int t, int h, int four) {
+      Number<float>& own = numbers[8 * t + four / 2 * 4 + 2 * h + four % 2];
+      const float of_v = kIsSecond ? own.sv : own.y;
+      if constexpr (is_weighed_last) own.h *= at.weight[t][h];
+      const int place = 4 * (is_few ? 2 * t + h : t) + four;
+      of_p[place] = is_few || h == 0 ? own.h : of_p[place] + own.h;
+      if constexpr (!kIsSent) return;
+      of_sent[place] += at.weight[t][h] * of_v + (kIsSecond ? at.along_weight[t][h] * own.y : 0.0f);
+      if constexpr (!kIsForward)
+        by_weight[t][h] += is_weighed_last ? own.y_grad : of_four(factor[t][h], four) * of_v;
+    });
     if constexpr (!kIsForward) {
       if constexpr (kIsSecond) {
         power = bring_to_size(numbers);
@@ -737,11 +691,9 @@ class GroupTeam {
         sum = all;
       }
       if constexpr (kOuter) {
-#pragma unroll
-        for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-            by_x[t][0][h] += dot(four_of(numbers, t, h, [](const auto& a) { return a.h; }), product);
+        unrolled<kFirsts, 2>([&](int t, int h) {
+          by_x[t][0][h] += dot(four_of(numbers, t, h, [](const auto& a) { return a.h; }), product);
+        });
       } else {
         add_to_inputs<kParts>(by_x, numbers, place.transposed, power.inverse * weight_inverse_);
       }
@@ -808,66 +760,59 @@ class GroupTeam {
                                              const Number<float> (&numbers)[8 * kFirsts],
                                              float inverse) const {
     if (!(pass != Pass::backward && !kIsSent) && !writes_z_) return;
-#pragma unroll
-    for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (!is_there(at, t, h)) continue;
-        const auto own = [&](const auto& f) { return four_of(numbers, t, h, f); };
-        const int row = row_of(at, t, h);
-        if constexpr (!kIsSent) {
-          const float4 y = own([](const auto& number) { return kIsSecond ? number.sv : number.y; });
-          const int place = 16 * of_kept;
-          if constexpr (pass != Pass::backward) {
-            const float4 added = kIsSecond ? row_in_memory(args_.along_x, at, t, h, of_kept) : kept[t][h];
-            const float4& c = factor[t][h];
-            write_four(in_row(args_.to_kept, row, kInputs) + place,
-                       {added.x + c.x * y.x, added.y + c.y * y.y, added.z + c.z * y.z, added.w + c.w * y.w});
-          }
-          const float4& grad = kept[t][h];
-          if (!kIsForward && memory_.of_scales)
-            write_four(in_row(memory_.of_scales, row, kInputs) + place,
-                       {grad.x * y.x, grad.y * y.y, grad.z * y.z, grad.w * y.w});
+    unrolled<kFirsts, 2>([&](int t, int h) {
+      if (!is_there(at, t, h)) return;
+      const auto own = [&](const auto& f) { return four_of(numbers, t, h, f); };
+      const int row = row_of(at, t, h);
+      if constexpr (!kIsSent) {
+        const float4 y = own([](const auto& number) { return kIsSecond ? number.sv : number.y; });
+        const int place = 16 * of_kept;
+        if constexpr (pass != Pass::backward) {
+          const float4 added = kIsSecond ? row_in_memory(args_.along_x, at, t, h, of_kept) : kept[t][h];
+          const float4& c = factor[t][h];
+          write_four(in_row(args_.to_kept, row, kInputs) + place,
+                     {added.x + c.x * y.x, added.y + c.y * y.y, added.z + c.z * y.z, added.w + c.w * y.w});
         }
-        if constexpr (kIsForward) continue;
-        if (args_.by_z)
-          write_four(in_row(args_.by_z, row, all_) + 16 * n,
-                     times(inverse, own([](const auto& number) { return number.h; })));
-        if (kIsSecond && memory_.dz)
-          write_four(in_row(memory_.dz, row, all_) + 16 * n,
-                     own([](const auto& number) { return number.dz; }));
+        const float4& grad = kept[t][h];
+        if (!kIsForward && memory_.of_scales)
+          write_four(in_row(memory_.of_scales, row, kInputs) + place,
+                     {grad.x * y.x, grad.y * y.y, grad.z * y.z, grad.w * y.w});
       }
+      if constexpr (kIsForward) return;
+      if (args_.by_z)
+        write_four(in_row(args_.by_z, row, all_) + 16 * n,
+                   times(inverse, own([](const auto& number) { return number.h; })));
+      if (kIsSecond && memory_.dz)
+        write_four(in_row(memory_.dz, row, all_) + 16 * n, own([](const auto& number) { return number.dz; }));
+    });
   }
 
   // Writes the gradients by x and by the rows' weights.
   template <class Rows, int kCount>
   __device__ __forceinline__ void write_inputs(const Rows& at, const float (&by_x)[kFirsts][kCount][4],
                                                const float (&by_weight)[kFirsts][2]) const {
-#pragma unroll
-    for (int t = 0; t < kFirsts; ++t)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float of_row = quad_sum(by_weight[t][h]);
-        if constexpr (kOuter) {
-          const float by_number = quad_sum(by_x[t][0][h]);
-          if (!is_there(at, t, h) || lane_index() % 4) continue;
-          const int row = row_of(at, t, h);
-          args_.by_row_weight[row] = of_row, args_.outer.by_number[row] = by_number;
-          continue;
-        }
-        float4 sums[kOuter ? 1 : kSixteens];
-#pragma unroll
-        for (int n = 0; n < (kOuter ? 0 : kSixteens); ++n) {
-          const float *const a = by_x[t][2 * n] + 2 * h, *const b = by_x[t][2 * n + 1] + 2 * h;
-          sums[n] = {a[0], a[1], b[0], b[1]};
-        }
-        if (!is_there(at, t, h)) continue;
+    unrolled<kFirsts, 2>([&](int t, int h) {
+      const float of_row = quad_sum(by_weight[t][h]);
+      if constexpr (kOuter) {
+        const float by_number = quad_sum(by_x[t][0][h]);
+        if (!is_there(at, t, h) || lane_index() % 4) return;
         const int row = row_of(at, t, h);
-        if (lane_index() % 4 == 0) args_.by_row_weight[row] = of_row;
-#pragma unroll
-        for (int n = 0; n < (kOuter ? 0 : kSixteens); ++n)
-          write_four(in_row(args_.by_x, row, kInputs) + 16 * n, sums[n]);
+        args_.by_row_weight[row] = of_row, args_.outer.by_number[row] = by_number;
+        return;
       }
+      float4 sums[kOuter ? 1 : kSixteens];
+#pragma unroll
+      for (int n = 0; n < (kOuter ? 0 : kSixteens); ++n) {
+        const float *const a = by_x[t][2 * n] + 2 * h, *const b = by_x[t][2 * n + 1] + 2 * h;
+        sums[n] = {a[0], a[1], b[0], b[1]};
+      }
+      if (!is_there(at, t, h)) return;
+      const int row = row_of(at, t, h);
+      if (lane_index() % 4 == 0) args_.by_row_weight[row] = of_row;
+#pragma unroll
+      for (int n = 0; n < (kOuter ? 0 : kSixteens); ++n)
+        write_four(in_row(args_.by_x, row, kInputs) + 16 * n, sums[n]);
+    });
   }
 
   const MessageArgs<float>& args_;

@@ -23,6 +23,7 @@
 
 #include "common/gpu_barrier.h"
 #include "common/gpu_mma.h"
+#include "common/gpu_unroll.h"
 #include "gemm/gpu_memory.h"
 #include "gemm/gpu_parts.h"
 #include "message/gpu_number.h"
@@ -137,13 +138,10 @@ __device__ __forceinline__ void add_to_inputs(float (&by_x)[kTiles][kEights][4],
                                               const Number<float> (&numbers)[8 * kTiles],
                                               const uint4* transposed, float inverse) {
   HalfRows<1, kParts> rows[kTiles];
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float4 of_z = four_of(numbers, t, h, [](const auto& number) { return number.h; });
-      rows[t].set(0, h, of_z.x, of_z.y, of_z.z, of_z.w);
-    }
+  unrolled<kTiles, 2>([&](int t, int h) {
+    const float4 of_z = four_of(numbers, t, h, [](const auto& number) { return number.h; });
+    rows[t].set(0, h, of_z.x, of_z.y, of_z.z, of_z.w);
+  });
 #pragma unroll
   for (int eight = 0; eight < kEights; ++eight) {
     const uint4 b = transposed[eight * kWarp];
@@ -369,16 +367,10 @@ class TensorTeam {
   __device__ __forceinline__ void use_rows(const float4 (&rows)[2][kSixteens]) const {
     if (!has_frames()) return;
     float sums[2][3] = {};
-#pragma unroll
-    for (int n = 0; n < kSixteens; ++n)
-#pragma unroll
-      for (int a = 0; a < 3; ++a) {
-        const float4 grad = four_of_moments(a, n);
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) sums[h][a] += of_four(grad, k) * of_four(rows[h][n], k);
-      }
+    unrolled<kSixteens, 3>([&](int n, int a) {
+      const float4 grad = four_of_moments(a, n);
+      unrolled<2, 4>([&](int h, int k) { sums[h][a] += of_four(grad, k) * of_four(rows[h][n], k); });
+    });
     const int t = lane_index() % 4;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -477,17 +469,14 @@ class TensorTeam {
                                             const F& use) const {
     float4 rows[2][kSixteens];
     unsigned largest = 0;
+    unrolled<2, kSixteens>([&](int h, int n) {
+      if (is_there(h))
+        rows[h][n] = read_four(x + (row_ + 8 * h) * kInputs + 16 * n + 4 * (lane_index() % 4));
+      else
+        rows[h][n] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int n = 0; n < kSixteens; ++n) {
-        if (is_there(h))
-          rows[h][n] = read_four(x + (row_ + 8 * h) * kInputs + 16 * n + 4 * (lane_index() % 4));
-        else
-          rows[h][n] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-        for (int k = 0; k < 4; ++k) largest = max(largest, size_of(of_four(rows[h][n], k)));
-      }
+      for (int k = 0; k < 4; ++k) largest = max(largest, size_of(of_four(rows[h][n], k)));
+    });
     use(rows);
     const float scale = scale_of(warp_largest(largest));
     to.inverse = inverse_power(scale) * weight_inverse_;
@@ -567,28 +556,22 @@ class TensorTeam {
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
         float z[4], v[4];
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            const int four = 2 * u + k;
-            z[2 * h + k] = of_four(p, four) + of_four(given.q[h], four);
-            if constexpr (kIsSecond) v[2 * h + k] = of_four(along_p, four) + of_four(given.along_q[h], four);
-          }
+        unrolled<2, 2>([&](int h, int k) {
+          const int four = 2 * u + k;
+          z[2 * h + k] = of_four(p, four) + of_four(given.q[h], four);
+          if constexpr (kIsSecond) v[2 * h + k] = of_four(along_p, four) + of_four(given.along_q[h], four);
+        });
         multiply(z, x, 2 * n + u);
         if constexpr (kIsSecond) multiply(v, *along, 2 * n + u);
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            Number<float>& own = numbers[4 * u + 2 * h + k];
-            const int four = 2 * u + k;
-            own.z = z[2 * h + k];
-            if constexpr (kIsSecond) own.v = v[2 * h + k];
-            if constexpr (kIsForward) continue;
-            own.grad = of_four(factor, four) * (kIsSent ? at.weight[h] : of_four(given.kept[h], four));
-            own.extra = kIsSent ? at.along_weight[h] * of_four(factor, four) : 0.0f;
-          }
+        unrolled<2, 2>([&](int h, int k) {
+          Number<float>& own = numbers[4 * u + 2 * h + k];
+          const int four = 2 * u + k;
+          own.z = z[2 * h + k];
+          if constexpr (kIsSecond) own.v = v[2 * h + k];
+          if constexpr (kIsForward) return;
+          own.grad = of_four(factor, four) * (kIsSent ? at.weight[h] : of_four(given.kept[h], four));
+          own.extra = kIsSent ? at.along_weight[h] * of_four(factor, four) : 0.0f;
+        });
       }
       evaluate_all<pass, way == Way::any, false>(args_.activation, threshold_of(args_), numbers);
       float of_sent[4] = {}, of_p[4] = {};

@@ -100,7 +100,7 @@ void invariants_forward(const InvariantArgs<T>& args, int64_t begin, int64_t end
 }
 
 template <class T>
-void invariants_backward(const InvariantArgs<T>& args, const T* grad, int64_t begin, int64_t end,
+void invariants_backward(const InvariantArgs<T>& args, int64_t begin, int64_t end, const T* grad,
                          T* by_scalars, T* by_others) {
   each_group(args, begin, end, [&](Atoms<T>& atoms) { atoms.write_gradients(grad, by_scalars, by_others); });
 }

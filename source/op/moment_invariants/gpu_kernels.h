@@ -4,6 +4,7 @@
 // wait in shared memory. The order of sums is fixed.
 #pragma once
 
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "gemm/gpu_memory.h"
 #include "moment_invariants/moment_invariants.h"
@@ -115,11 +116,9 @@ class TermReader {
           place[k] = waiting_->places[in + from + k * kSplit],
           product[k] = waiting_->factor[in + from + k * kSplit];
       }
-#pragma unroll
-      for (int f = 0; f < kNumbers; ++f)
-#pragma unroll
-        for (int k = 0; k < kAtOnce; ++k)
-          if (from + k * kSplit < run) product[k] *= *reinterpret_cast<const T*>(numbers + place[k].of[f]);
+      unrolled<kNumbers, kAtOnce>([&](int f, int k) {
+        if (from + k * kSplit < run) product[k] *= *reinterpret_cast<const T*>(numbers + place[k].of[f]);
+      });
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) sum[k] += product[k];
     }

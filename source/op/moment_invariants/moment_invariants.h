@@ -78,7 +78,7 @@ MDOPS_HD S term_sum(const TermArgs<T>& terms, int64_t row, const Number& number)
 
 MDOPS_DECLARE_KERNELS(void invariants_forward(const InvariantArgs<T>& args, int64_t begin, int64_t end,
                                               T* out))
-MDOPS_DECLARE_KERNELS(void invariants_backward(const InvariantArgs<T>& args, const T* grad, int64_t begin,
-                                               int64_t end, T* by_scalars, T* by_others))
+MDOPS_DECLARE_KERNELS(void invariants_backward(const InvariantArgs<T>& args, int64_t begin, int64_t end,
+                                               const T* grad, T* by_scalars, T* by_others))
 
 }  // namespace mdops

@@ -13,6 +13,7 @@
 
 #include "common/gpu_copy.h"
 #include "common/gpu_mma.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "moment_product/moment_product.h"
 
@@ -117,13 +118,11 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
     }
     wait_for_copies<0>();
     __syncthreads();
-#pragma unroll
-    for (int u = 0; u < Units; ++u)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        *reinterpret_cast<double2*>(shared + (16 * (warp / 2) + g + 8 * h) * Tile::kSumApart +
-                                    (warp % 2 * Units + u) * 8 + 2 * t) =
-            make_double2(sum[u][2 * h], sum[u][2 * h + 1]);
+    unrolled<Units, 2>([&](int u, int h) {
+      *reinterpret_cast<double2*>(shared + (16 * (warp / 2) + g + 8 * h) * Tile::kSumApart +
+                                  (warp % 2 * Units + u) * 8 + 2 * t) =
+          make_double2(sum[u][2 * h], sum[u][2 * h + 1]);
+    });
     __syncthreads();
     for (int r = warp; r < count; r += kDoubleThreads / kWarp) {
       if (!(same >> r & 1)) continue;

@@ -2,6 +2,7 @@
 // Columns sums.
 #pragma once
 
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "moment_product/moment_product.h"
 
@@ -80,10 +81,7 @@ __global__ void __launch_bounds__(kMostThreads) product_kernel(MomentProductArgs
 #pragma unroll 4
           for (int k = 0; k < deep; ++k) {
             const T factor = __ldg(column + static_cast<int64_t>(k) * p.width);
-#pragma unroll
-            for (int r = 0; r < kRows; ++r)
-#pragma unroll
-              for (int a = 0; a < Columns; ++a) sum[r][a] += in[k][r][a] * factor;
+            unrolled<kRows, Columns>([&](int r, int a) { sum[r][a] += in[k][r][a] * factor; });
           }
         }
         if (n >= p.width) continue;

@@ -25,14 +25,8 @@ static void run_row_list(const Op&, const RowListArgs<T>& args, const RowListRes
   std::fill(out.slots + out.offsets[atoms], out.slots + atoms * args.list.width, -1);
 }
 
-MDOPS_IN_PIECES(run_spline_rows, spline_rows, args.rows, kRowGrain)
-
-template <class T>
-static void run_spline_row_gradients(const Op&, const SplineRowsArgs<T>& args,
-                                     const SplineRows<T, const T*>& grad, T* out) {
-  parallel(args.rows, kRowGrain,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(spline_row_gradients, args, begin, end, grad, out); });
-}
+MDOPS_IN_PIECES(run_spline_rows, SplineRowsArgs, spline_rows, args.rows, kRowGrain)
+MDOPS_IN_PIECES(run_spline_row_gradients, SplineRowsArgs, spline_row_gradients, args.rows, kRowGrain)
 
 template <class T>
 static void run_environment_rows(const Op&, const EnvironmentRowsArgs<T>& args, const EnvironmentRows<T>& out,
@@ -71,7 +65,7 @@ static void run_harmonic_row_seconds(const Op&, const EnvironmentRowsArgs<T>& ar
   for_rows(args.rows, [&](int64_t n) { harmonic_row_second(args, degree, n, v, grad, rows, by_d); });
 }
 
-MDOPS_IN_PIECES(run_row_moments, row_moments, args.atoms, kAtomGrain)
+MDOPS_IN_PIECES(run_row_moments, RowMomentArgs, row_moments, args.atoms, kAtomGrain)
 
 template <class T>
 static void run_row_moment_gradients(const Op&, const RowMomentArgs<T>& args, const T* grad, T* environment,

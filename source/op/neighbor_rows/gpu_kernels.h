@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/early.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "env_mat/gpu_nearest.h"
 #include "neighbor_rows/harmonics.h"
@@ -398,16 +399,10 @@ __global__ void __launch_bounds__(Warps* kWarp) moments_kernel(RowMomentArgs<T> 
           const auto g = numbers_of_row<V>(args, j, k);
           T r[Count];
           load_components(args.environment + components * j, first, components, r);
-#pragma unroll
-          for (int a = 0; a < Count; ++a)
-#pragma unroll
-            for (int v = 0; v < V; ++v) sum[a][v] += r[a] * g.x[v];
+          unrolled<Count, V>([&](int a, int v) { sum[a][v] += r[a] * g.x[v]; });
         }
       }
-#pragma unroll
-      for (int a = 0; a < Count; ++a)
-#pragma unroll
-        for (int v = 0; v < V; ++v) sums[warp][a][V * lane + v] = sum[a][v];
+      unrolled<Count, V>([&](int a, int v) { sums[warp][a][V * lane + v] = sum[a][v]; });
       __syncthreads();
       for (int n = threadIdx.x; n < Count * V * kWarp; n += Warps * kWarp) {
         const int a = n / (V * kWarp), column = n % (V * kWarp);
@@ -471,10 +466,7 @@ __global__ void __launch_bounds__(Warps* kWarp)
         const auto g = numbers_of_row<V>(args, j, k);
         T* const to = by_g + j * args.channels + k;
         if (!at_once) x = first ? Numbers<T, V>::load(to) : Numbers<T, V>{};
-#pragma unroll
-        for (int a = 0; a < Count; ++a)
-#pragma unroll
-          for (int v = 0; v < V; ++v) x.x[v] += r[a] * t[a][v], sum[a] += t[a][v] * g.x[v];
+        unrolled<Count, V>([&](int a, int v) { x.x[v] += r[a] * t[a][v], sum[a] += t[a][v] * g.x[v]; });
         if (!at_once || first + Count >= components) x.store(to);
       }
       const T mine = sums_of_warp(sum);

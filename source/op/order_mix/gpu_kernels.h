@@ -5,6 +5,7 @@
 
 #include "common/gpu.h"
 #include "common/gpu_divide.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "common/vector.h"
 #include "order_mix/order_mix.h"
@@ -89,10 +90,7 @@ __global__ void __launch_bounds__(kThreads) known_outer_kernel(const OrderOuterA
 #pragma unroll
     for (int d = 0; d < kColumns / kAtOnce; ++d)
       a[d] = Vector<T, kAtOnce>(x + d * kAtOnce), b[d] = Vector<T, kAtOnce>(y + d * kAtOnce);
-#pragma unroll
-    for (int d = 0; d < kColumns / kAtOnce; ++d)
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) sum += a[d][i] * b[d][i];
+    unrolled<kColumns / kAtOnce, kAtOnce>([&](int d, int i) { sum += a[d][i] * b[d][i]; });
   }
   args.numbers[k] = sum;
 }

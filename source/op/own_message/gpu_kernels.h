@@ -9,6 +9,7 @@
 
 #include "common/gpu.h"
 #include "common/gpu_tf32.h"
+#include "common/gpu_unroll.h"
 #include "common/gpu_warp.h"
 #include "common/vector.h"
 #include "gemm/gpu_memory.h"
@@ -49,10 +50,8 @@ __device__ __forceinline__ void multiply(Numbers& z, const Numbers& a, const uin
       multiply_8(large[tile], high, b.x, b.y);
     }
   }
-#pragma unroll
-  for (int tile = 0; tile < kSteps; ++tile)
-#pragma unroll
-    for (int k = 0; k < 4; ++k) z[k / 2][2 * tile + k % 2] += large[tile][k] + small[tile][k];
+  unrolled<kSteps, 4>(
+      [&](int tile, int k) { z[k / 2][2 * tile + k % 2] += large[tile][k] + small[tile][k]; });
 }
 
 __device__ __forceinline__ void read_eight(float (&to)[8], const float* from, bool there) {
@@ -88,17 +87,14 @@ __global__ void __launch_bounds__(kThreads) tensor_kernel(OwnMessageArgs<float> 
       for (int k = 0; k < 8; ++k) z[r][k] = bias[k];
     }
     multiply(z, x, weights);
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        float y, slope;
-        activate<kind>(z[r][k], args.threshold, &y, &slope);
-        if constexpr (kBack)
-          z[r][k] = grad[r][k] * factor[k] * slope, grad[r][k] *= args.keep;
-        else
-          z[r][k] = args.keep * x[r][k] + factor[k] * y;
-      }
+    unrolled<2, 8>([&](int r, int k) {
+      float y, slope;
+      activate<kind>(z[r][k], args.threshold, &y, &slope);
+      if constexpr (kBack)
+        z[r][k] = grad[r][k] * factor[k] * slope, grad[r][k] *= args.keep;
+      else
+        z[r][k] = args.keep * x[r][k] + factor[k] * y;
+    });
     if constexpr (kBack) multiply(grad, z, transposed);
     const Numbers& found = kBack ? grad : z;
 #pragma unroll

@@ -6,7 +6,7 @@ namespace mdops {
 
 constexpr int64_t kRowBlock = 256;  // of a thread's piece, or of a run of sums
 
-MDOPS_IN_PIECES(run_normalize, normalize_rows, args.rows, kRowBlock)
+MDOPS_IN_PIECES(run_normalize, NormalizeArgs, normalize_rows, args.rows, kRowBlock)
 
 // Whatever the number of threads.
 static int64_t norm_runs(const Op&, int64_t rows) {
@@ -31,7 +31,7 @@ static void run_add_norm(const Op& op, const AddNormArgs<T>& args, const NormSum
     }
 }
 
-MDOPS_IN_PIECES(run_layer_output, layer_output_rows, args.rows, kRowBlock)
+MDOPS_IN_PIECES(run_layer_output, LayerOutputArgs, layer_output_rows, args.rows, kRowBlock)
 
 template <class Curve>
 static void run_curve(const Op&, const Curve& args) {

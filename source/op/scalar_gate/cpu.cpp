@@ -5,11 +5,7 @@ namespace mdops {
 
 constexpr int64_t kGateAtoms = 16;  // a piece of work, at least
 
-template <class T>
-static void run_scalar_gate(const Op&, const ScalarGateArgs<T>& args) {
-  parallel(args.atoms, kGateAtoms,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(gate_atoms, args, begin, end); });
-}
+MDOPS_IN_PIECES(run_scalar_gate, ScalarGateArgs, gate_atoms, args.atoms, kGateAtoms)
 
 }  // namespace mdops
 

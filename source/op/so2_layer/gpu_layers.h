@@ -33,6 +33,7 @@
 
 #include "common/activation.h"
 #include "common/gpu_copy.h"
+#include "common/gpu_unroll.h"
 #include "common/gpu_wgmma.h"
 #include "common/rows.h"
 #include "edge_frames/edge_frames.h"
@@ -425,11 +426,8 @@ class LayersTile {
   // Calls f(entry of the matrix, column, row) for all entries of degree l.
   template <int l, class F>
   static __device__ __forceinline__ void each_turned(const F& f) {
-#pragma unroll
-    for (int j = 0; j < turn_rows(l); ++j)
-#pragma unroll
-      for (int c = 0; c < turn_columns(l); ++c)
-        f(turn_begin(l) + j * turn_columns(l) + c, l * l + c, turn_row(l, j));
+    unrolled<turn_rows(l), turn_columns(l)>(
+        [&](int j, int c) { f(turn_begin(l) + j * turn_columns(l) + c, l * l + c, turn_row(l, j)); });
   }
   // Calls f(row) for the rows of degree l.
   template <int l, class F>
@@ -455,19 +453,11 @@ class LayersTile {
   template <class F>
   static __device__ __forceinline__ void each_mixed(const F& f) {
     constexpr int kOfMiddle = kOwnDegrees + 1;
-#pragma unroll
-    for (int k = 0; k < kOfMiddle; ++k)
-#pragma unroll
-      for (int o = 0; o < kOfMiddle; ++o) f(k * kOfMiddle + o, k, o);
-#pragma unroll
-    for (int sign = 0; sign < 2; ++sign)
-#pragma unroll
-      for (int k = 0; k < kOwnDegrees; ++k)
-#pragma unroll
-        for (int o = 0; o < kOwnDegrees; ++o) {
-          const int first = kOfMiddle + sign * kOwnDegrees;
-          f(kOfMiddle * kOfMiddle + k * kOwnDegrees + o, first + k, first + o);
-        }
+    unrolled<kOfMiddle, kOfMiddle>([&](int k, int o) { f(k * kOfMiddle + o, k, o); });
+    unrolled<2, kOwnDegrees, kOwnDegrees>([&](int sign, int k, int o) {
+      const int first = kOfMiddle + sign * kOwnDegrees;
+      f(kOfMiddle * kOfMiddle + k * kOwnDegrees + o, first + k, first + o);
+    });
   }
   __device__ __forceinline__ void read_mixture(float (&mixture)[kOwnMixture], int e) const {
 #pragma unroll
@@ -584,13 +574,10 @@ class LayersTile {
     template <int kCount>
     __device__ __forceinline__ void by_lanes(int first, const float4 (&x)[kCount][2]) const {
       float numbers[8 * kCount];
-#pragma unroll
-      for (int c = 0; c < kCount; ++c)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          float* const of = numbers + 4 * h * kCount + c;
-          of[0] = x[c][h].x, of[kCount] = x[c][h].y, of[2 * kCount] = x[c][h].z, of[3 * kCount] = x[c][h].w;
-        }
+      unrolled<kCount, 2>([&](int c, int h) {
+        float* const of = numbers + 4 * h * kCount + c;
+        of[0] = x[c][h].x, of[kCount] = x[c][h].y, of[2 * kCount] = x[c][h].z, of[3 * kCount] = x[c][h].w;
+      });
       share_sums<16, 4>(numbers);
       const int lane = lane_index(), channel = lane / 16 * 16 + lane % 4 * 4 + lane / 4 % 4;
       float* const to = to_.of_groups + group_ * kOwnNode + first * kOwnChannels + channel;

@@ -18,6 +18,7 @@
 #include <algorithm>
 
 #include "common/gpu_tf32.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "gemm/gpu_memory.h"
 #include "so2_layer/gpu_gates.h"
@@ -287,10 +288,7 @@ class Tile {
   __device__ __forceinline__ void add_slopes(Four (&to)[2], int eight) const {
     Four g[2], x[2], y[2];
     load(g, args_.grad, eight), load(x, args_.x, eight), load(y, args_.result, eight);
-#pragma unroll
-    for (int m = 0; m < 2; ++m)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) to[m].v[k] += g[m].v[k] * (y[m].v[k] - x[m].v[k]);
+    unrolled<2, 4>([&](int m, int k) { to[m].v[k] += g[m].v[k] * (y[m].v[k] - x[m].v[k]); });
   }
 
   // sums += rows times four eights of the columns of a matrix.

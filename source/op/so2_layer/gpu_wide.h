@@ -26,6 +26,7 @@
 #include <algorithm>
 
 #include "common/gpu_barrier.h"
+#include "common/gpu_unroll.h"
 #include "common/gpu_wgmma.h"
 #include "gemm/gpu_hopper.h"
 #include "gemm/gpu_memory.h"
@@ -227,12 +228,10 @@ class WideTile {
 #pragma unroll
       for (int h = 0; h < kAtOnce; ++h) f(min(first + h * kGroupWarps, last - 1), 2 * lane, x[h]);
       if constexpr (kSlopes > 0) {
-#pragma unroll
-        for (int h = 0; h < kAtOnce; ++h)
-#pragma unroll
-          for (int l = 0; l < kSlopes; ++l)
-            *reinterpret_cast<float2*>(slopes() + (first + h * kGroupWarps) * kSide + l * kWideChannels +
-                                       2 * lane) = x[h][kDepth + l];
+        unrolled<kAtOnce, kSlopes>([&](int h, int l) {
+          *reinterpret_cast<float2*>(slopes() + (first + h * kGroupWarps) * kSide + l * kWideChannels +
+                                     2 * lane) = x[h][kDepth + l];
+        });
       }
 #pragma unroll
       for (int h = 0; h < kAtOnce; ++h) {
@@ -376,10 +375,7 @@ class WideTile {
 
   template <class F>
   static __device__ __forceinline__ void each(const F& f) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int e = 0; e < 8; ++e) f(h, e);
+    unrolled<2, 8>([&](int h, int e) { f(h, e); });
   }
 
   // Reads an array of the tile's rows, `width` numbers each, from a column on. Rows beyond the last one

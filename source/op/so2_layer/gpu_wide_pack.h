@@ -5,6 +5,7 @@
 #pragma once
 
 #include "common/gpu.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "gemm/gpu_parts.h"
 #include "so2_layer/so2_layer.h"
@@ -168,11 +169,9 @@ static __global__ void __launch_bounds__(kPackThreads)
                 (at < kWideChannels * chunk.depth ? at : at - kWideChannels * chunk.depth) * column.step);
     }
   }
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-#pragma unroll
-    for (int j = 0; j < kMostDepth / kWarp; ++j)
-      if (half < halves && kWarp * j < numbers) x[half][c][begin + kWarp * j] = found[half][j];
+  unrolled<2, kMostDepth / kWarp>([&](int half, int j) {
+    if (half < halves && kWarp * j < numbers) x[half][c][begin + kWarp * j] = found[half][j];
+  });
   __syncthreads();
   const int own = warp_index();
   float largest = 0;
