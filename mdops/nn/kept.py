@@ -35,7 +35,8 @@ class OfTensor(ABC, Generic[T]):
 
 class PresentTypes(OfTensor[tuple[int, ...] | None]):
     """The types of the atoms, rising; None while steps are recorded, in a CUDA graph or for an exported model: then
-    types must not be read."""
+    types must not be read. Beside virtual atoms also type 0, which absent neighbours have if the first atom is
+    virtual."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         """Copies compute them again."""
@@ -44,7 +45,7 @@ class PresentTypes(OfTensor[tuple[int, ...] | None]):
     def find(self, types: torch.Tensor) -> tuple[int, ...] | None:
         if is_recorded(types):
             return None
-        return tuple(t for t in torch.unique(types).tolist() if t >= 0) or (0,)
+        return tuple(torch.unique(types.clamp(min=0)).tolist()) or (0,)
 
 
 class PerTypeLookup(OfTensor[torch.Tensor]):

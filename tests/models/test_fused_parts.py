@@ -220,6 +220,19 @@ def test_many_types(monkeypatch):
         assert [len(table) for table in taken.pop()[14]] == [count, count]
 
 
+@pytest.mark.parametrize("part", [D, ATTENTIVE], ids=["sums", "attention"])
+def test_a_virtual_atom_first(part):
+    """Then absent neighbours have the first type of all, whether or not it is among the atoms."""
+    splined, exact = (
+        potential_of({**part, "set_davg_zero": False}, spline=spline, overflow="extend")
+        for spline in (True, False)
+    )
+    atoms = alloy(("Al",))
+    atoms.symbols[0] = "X"
+    system = from_atoms([atoms], splined.type_map)
+    assert_close(splined.evaluate(system), exact.evaluate(system), SPLINES)
+
+
 def test_knots_of_each_part():
     """Each has its own; what `grid` says of all is the worst, and with new weights they are chosen anew."""
     potential = potential_of(hybrid(A, {**R, "neuron": [2]}))
