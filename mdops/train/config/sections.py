@@ -91,6 +91,7 @@ class OptimizerConfig:
         if self.adam_beta2 is None:
             self.adam_beta2 = 0.95 if of_muon else 0.999
         if self.weight_decay is None:
+            # DeePMD-kit's help says 0.001 for AdamW, but it takes 0.
             self.weight_decay = 0.001 if of_muon else 0.0
 
 
