@@ -68,7 +68,7 @@ class EvaluationContext(SplinedModel, ABC):
         self._matmul: Matmul = "float32"
         self._watch: Watch | None = None
         self._kept: dict[str, tuple[Hashable, Any]] = {}
-        self._present = PresentTypes()
+        self.present_types = PresentTypes()
 
     @abstractmethod
     def evaluator(self, use: Use = "simulate") -> Any:
@@ -132,7 +132,7 @@ class EvaluationContext(SplinedModel, ABC):
 
     def present(self, system: System) -> tuple[int, ...] | None:
         """The types of a system's atoms; None if the device cannot be asked, or if they are all of the model's."""
-        found = self._present(system.types)
+        found = self.present_types(system.types)
         return None if found is None or len(found) == len(self.type_map) else found
 
     @property
