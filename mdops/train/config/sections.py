@@ -198,7 +198,12 @@ class TrainingConfig:
     save_ckpt: str = key("model.ckpt", "name of the checkpoints")
     max_ckpt_keep: int = key(5, "number of checkpoints that are kept", low=1)
     enable_ema: bool = key(False, "validate and save the moving average of the weights")
-    ema_decay: float = key(0.999, "decay of the average per step", low=0, below=1)
+    ema_decay: float = key(
+        0.999,
+        "decay of the average per step; at first (1 + n) / (10 + n) at step n, if that is less (not in DeePMD-kit)",
+        low=0,
+        below=1,
+    )
     gradient_max_norm: float | None = key(
         None, "longer gradients are scaled to this length; 0: no limit", low=0
     )
