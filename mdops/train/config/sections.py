@@ -181,7 +181,8 @@ class TrainingConfig:
     )
     numb_epoch: float | None = key(
         None,
-        "number of passes through the data",
+        "number of passes through the data; with odds of systems (sys_probs, prob_uniform) until each was drawn as "
+        "often as it has batches, on average",
         alias=["num_epochs", "num_epoch", "numb_epochs"],
         above=0,
     )
