@@ -271,8 +271,8 @@ def take_trainable(own: Options, given: Options) -> None:
         a, b = getattr(own, field.name), getattr(given, field.name, None)
         if field.name in _HOW and hasattr(given, field.name):
             setattr(own, field.name, copy.copy(b))
-        many = isinstance(a, list) and isinstance(b, list)
-        for x, y in zip(a if many else [a], b if many else [b], strict=False):
+        parts = zip(a, b, strict=False) if isinstance(a, list) and isinstance(b, list) else [(a, b)]
+        for x, y in parts:
             if isinstance(x, Options) and isinstance(y, Options):
                 take_trainable(x, y)
 
