@@ -264,6 +264,21 @@ def differences(
                 yield name, x, y
 
 
+_HOW = ("trainable", "trainable_ln")
+
+
+def take_trainable(own: Options, given: Options) -> None:
+    """Sets which weights of the parts of `own` are trained, as the same parts of `given` say."""
+    for field in dataclasses.fields(own):  # type: ignore[arg-type]
+        a, b = getattr(own, field.name), getattr(given, field.name, None)
+        if field.name in _HOW and hasattr(given, field.name):
+            setattr(own, field.name, copy.copy(b))
+        parts = zip(a, b, strict=False) if isinstance(a, list) and isinstance(b, list) else [(a, b)]
+        for x, y in parts:
+            if isinstance(x, Options) and isinstance(y, Options):
+                take_trainable(x, y)
+
+
 def _alike(x: Any, y: Any) -> bool:
     """Whether two values are the same; numbers are compared in float32, because some files have lengths in float32."""
     if isinstance(x, float) and isinstance(y, int | float):

@@ -3,7 +3,8 @@
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -309,13 +310,19 @@ def _blocks(
     known: Labels,
     silent: Sequence[str],
 ) -> Iterator[FrameSet]:
+    """Those of each place. A place that is given twice has two systems, which a training draws as two."""
+    given = Counter[Path]()
     for place in places:
+        found: Iterable[FrameSet]
         if is_lmdb(place):
-            yield from read_lmdb(place, type_map, known)
+            found = read_lmdb(place, type_map, known)
         elif place.is_dir():
-            yield from read_system(place, type_map, known, silent)
+            found = read_system(place, type_map, known, silent)
         else:
-            yield from read_file(place, type_map, names, known, labelled=labelled)
+            found = read_file(place, type_map, names, known, labelled=labelled)
+        given[place] += 1
+        for block in found:
+            yield block if given[place] == 1 else replace(block, system=f"{block.system} ({given[place]})")
 
 
 def _divided(blocks: list[FrameSet], every: int, left_out: bool) -> Iterator[FrameSet]:

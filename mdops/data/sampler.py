@@ -1,5 +1,6 @@
 """Which frames make the batch of a step."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,7 +52,7 @@ class Sampler:
     without frames has no batches.
 
     Attributes:
-        batches: in an epoch.
+        batches: of all systems.
         largest: the most frames of a batch.
     """
 
@@ -88,6 +89,14 @@ class Sampler:
         self.largest = max(-(-len(g) // n) for g, n in zip(self._groups, self._counts, strict=True) if n)
         self._epoch, self._plan = -1, list[np.ndarray]()
 
+    @property
+    def epoch(self) -> int:
+        """The steps after which each system was drawn as often as it has batches, on average."""
+        if self._odds is None:
+            return self.batches
+        drawn = zip(self._counts, self._odds, strict=True)
+        return math.ceil(max(count / share for count, share in drawn if share > 0))
+
     def __call__(self, step: int) -> np.ndarray:
         """The frames of a step, counted from 0."""
         epoch, place = divmod(step, self.batches)
@@ -96,7 +105,7 @@ class Sampler:
         return self._plan[place]
 
     def _make(self, random: np.random.Generator) -> list[np.ndarray]:
-        """The batches of an epoch."""
+        """As many batches as all systems have."""
         if self._odds is not None:
             drawn = random.choice(len(self._groups), self.batches, p=self._odds)
             return [self._draw(int(k), random) for k in drawn]

@@ -104,11 +104,12 @@ class Blended(Evaluator):
         ]
         self._takes = any(model.parameter_sizes.values())
         self._reorders = [names is not None and bool((names.diff() < 0).any()) for names in own_names]
+        for part, names in zip(self._parts, own_names, strict=True):
+            part.present_types.of_virtual = 0 if names is None else int(names[0])
         self.captures = potential.device.type == "cuda" and all(e.captures for e in self._evaluators)
         # Splines are extrapolated below r_min; a blend's table has taken over by then.
         found = max((evaluator.r_min for evaluator in self._evaluators), default=0.0)
-        covered = isinstance(model, ZBLModel) and model.options.sw_rmin >= found
-        self.r_min = 0.0 if covered else found
+        self.r_min = 0.0 if isinstance(model, ZBLModel) and model.options.sw_rmin >= found else found
 
     def _set_blend(self, model: Any) -> None:
         """Sets how the weights are computed, and which part of that the net's op does."""
@@ -217,8 +218,7 @@ class Blended(Evaluator):
         if own_types is not None:
             names, ntypes = getattr(self._model, f"names_{i}"), self._parts[i].model.ntypes
             neighbors = list_with_type_map(neighbors, names, ntypes, reorders=self._reorders[i])
-            first, own = system.first_of_systems(), own_types(system.types)
-            first = torch.where(first >= 0, names[first.long().clamp(min=0)].to(first.dtype), first)
+            own, first = own_types(system.types), names[system.first_of_systems().long().clamp(min=0)].int()
             system = dataclasses.replace(system, types=own, atoms_by_type=None, first_types=first)
         taken: Any = {"fparam": None, "aparam": None}
         if self._takes:

@@ -68,7 +68,7 @@ class EvaluationContext(SplinedModel, ABC):
         self._matmul: Matmul = "float32"
         self._watch: Watch | None = None
         self._kept: dict[str, tuple[Hashable, Any]] = {}
-        self._present = PresentTypes()
+        self.present_types = PresentTypes()
 
     @abstractmethod
     def evaluator(self, use: Use = "simulate") -> Any:
@@ -132,7 +132,7 @@ class EvaluationContext(SplinedModel, ABC):
 
     def present(self, system: System) -> tuple[int, ...] | None:
         """The types of a system's atoms; None if the device cannot be asked, or if they are all of the model's."""
-        found = self._present(system.types)
+        found = self.present_types(system.types)
         return None if found is None or len(found) == len(self.type_map) else found
 
     @property
@@ -189,10 +189,10 @@ class EvaluationContext(SplinedModel, ABC):
         found = {}
         for output in self.model.outputs:
             if output.extensive or output.intensive:
-                of_atoms = answers[output.atom_name]
-                found[output.name] = sum_systems(of_atoms, system.batch, system.count)
-            if output.intensive:
-                atoms = torch.bincount(system.batch[system.types >= 0].long(), minlength=system.count)
+                found[output.name] = sum_systems(answers[output.atom_name], system.batch, system.count)
+            if output.intensive:  # of the atoms that have it
+                counts = torch.nn.functional.pad(self.model.has_energy, (0, 1))[system.types.long()]
+                atoms = torch.bincount(system.batch[counts].long(), minlength=system.count)
                 found[output.name] = found[output.name] / atoms.view(-1, *(1 for _ in output.shape))
         found |= answers
         return found if self.model.spin is None else self.model.spin.answers(found, system)

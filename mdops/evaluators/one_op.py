@@ -304,15 +304,14 @@ class _Others:
     """
 
     def __init__(self, tables: _Tables, near: Neighborhood, extra: torch.Tensor) -> None:
-        splines, self._near, self.extra = tables.splines, near, extra
-        self._splines = splines
-        counts = zip([SplineSum(part).absent(near) for part in splines.sums], tables.no_absent, strict=True)
-        self.absent = [none if own is None else own for own, none in counts]
-        if splines.others:
-            self._leaf, mixed = near.displacements.detach().requires_grad_(), splines.spec.mixed
+        self._splines, self._near, self.extra = tables.splines, near, extra
+        absent = [SplineSum(part).absent(near) for part in self._splines.sums]
+        self.absent = [none if a is None else a for a, none in zip(absent, tables.no_absent, strict=True)]
+        if self._splines.others:
+            self._leaf, mixed = near.displacements.detach().requires_grad_(), self._splines.spec.mixed
             seen = near.with_pairs(self._leaf)
             with torch.enable_grad(), input_gradient_alone():
-                self._values = joined([p(seen_by(p, seen, mixed=mixed)) for p in splines.others]).values
+                self._values = joined([p(seen_by(p, seen, mixed=mixed)) for p in self._splines.others]).values
             self.extra = torch.cat([self._values.detach(), extra], 1)
 
     def report(self, within: torch.Tensor, nearest: torch.Tensor) -> NeighborReport:
@@ -331,5 +330,6 @@ class _Others:
 
     def forces_and_virials(self, gradient: torch.Tensor, *, atom_virial: bool) -> Answers:
         """The features' part of forces and virials, from the gradient by the op's `extra`."""
-        (by_pairs,) = torch.autograd.grad(self._values, self._leaf, gradient[:, : self._values.shape[1]])
+        gradient = gradient[:, : self._values.shape[1]]
+        (by_pairs,) = torch.autograd.grad(self._values, self._leaf, gradient, materialize_grads=True)
         return forces_and_virials(by_pairs, self._near, atom_virial=atom_virial)

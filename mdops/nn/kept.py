@@ -35,16 +35,24 @@ class OfTensor(ABC, Generic[T]):
 
 class PresentTypes(OfTensor[tuple[int, ...] | None]):
     """The types of the atoms, rising; None while steps are recorded, in a CUDA graph or for an exported model: then
-    types must not be read."""
+    types must not be read.
 
-    def __reduce__(self) -> tuple[type, tuple[()]]:
+    Attributes:
+        of_virtual: a type that is there, too, if atoms are virtual: absent neighbours have it if the first atom is.
+    """
+
+    def __init__(self, of_virtual: int = 0) -> None:
+        super().__init__()
+        self.of_virtual = of_virtual
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
         """Copies compute them again."""
-        return PresentTypes, ()
+        return PresentTypes, (self.of_virtual,)
 
     def find(self, types: torch.Tensor) -> tuple[int, ...] | None:
         if is_recorded(types):
             return None
-        return tuple(t for t in torch.unique(types).tolist() if t >= 0) or (0,)
+        return tuple(torch.unique(torch.where(types >= 0, types, self.of_virtual)).tolist()) or (0,)
 
 
 class PerTypeLookup(OfTensor[torch.Tensor]):

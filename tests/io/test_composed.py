@@ -88,6 +88,26 @@ def test_checkpoints_whose_table_does_not_fit(tmp_path, edit, message):
         read_model(edited(tmp_path / "m.pt", edit))
 
 
+@pytest.mark.parametrize(
+    ("kind", "cutoff", "sel"), [("dpa2", 5.0, 12), ("dpa3", 5.0, 12), ("hybrid", 5.0, 20)]
+)
+def test_checkpoints_with_a_table_and_any_descriptor(tmp_path, kind, cutoff, sel):
+    """The table has the cutoff and the places of the descriptor, whatever its keys for these are called."""
+    net = torch.load(CHECKPOINTS / f"{kind}.pt", weights_only=True)["model"]
+    own, place = net.pop("_extra_state")["model_params"], "model.Default.atomic_model."
+
+    def with_net(state, params):
+        params.update(descriptor=own["descriptor"], fitting_net=own["fitting_net"])
+        for name in [name for name in state if name.startswith(f"{place}models.0.")]:
+            del state[name]
+        state.update({n.replace(place, f"{place}models.0."): v for n, v in net.items() if place in n})
+
+    found = read_model(edited(tmp_path / "m.pt", with_net)).model["models"]
+    wanted = read_model(CHECKPOINTS / f"{kind}.dp").model
+    assert differences(found[0]["descriptor"], wanted["descriptor"]) == []
+    assert (found[1]["rcut"], found[1]["sel"]) == (cutoff, sel)
+
+
 def test_the_parameter_that_deepmd_kit_does_not_take():
     """`smin_alpha` of the input has no effect in DeePMD-kit's PyTorch code, whose own file says so."""
     file = read_model(CHECKPOINTS / "zbl.pt")

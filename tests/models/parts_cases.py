@@ -41,7 +41,7 @@ def model_of(descriptor, elements=("Cu", "Al"), seed=0, dtype=torch.float64, fit
     }
     found = DescriptorFitting.random(parse(StandardOptions, sections), seed, torch.float64)
     random, n = np.random.default_rng(seed), len(elements)
-    for part in found.descriptors:
+    for part in (part for part in found.descriptors if hasattr(part, "set_statistics")):
         std = np.stack([random.uniform(0.1, 0.16, n), random.uniform(0.06, 0.1, n)], 1)
         part.set_statistics(random.uniform(0.03, 0.07, n), std)
     found.out_bias += torch.from_numpy(random.normal(0, 1, n))

@@ -46,6 +46,26 @@ NAMES = ("energy", "atom_energy", "forces", "virial")
 TEBD = {**{k: v for k, v in T.items() if k != "sel"}, "type": "se_e3_tebd", "sel": 50, "tebd_dim": 4}
 
 
+@pytest.mark.parametrize("spline", [True, False])
+def test_a_virtual_atom_first_and_another_type_map(spline):
+    """Absent neighbours have the first type of the sum, whatever its place in the part's own type map."""
+    parts = [
+        model_of({**D, "set_davg_zero": False}, elements, seed=3) for elements in (("Al", "Cu"), ("Cu", "Al"))
+    ]
+    options = LinearOptions(type_map=["Cu", "Al"], models=[part.options for part in parts])
+    model = LinearModel(options, ["Cu", "Al"], *LinearModel.no_statistics(2), parts).double()
+    potential = Potential(model, overflow="extend").eval()
+    if spline:
+        potential.use_spline()
+    assert isinstance(potential.evaluator(), Blended), potential.explain()
+    atoms = alloy(("Al",))
+    atoms.symbols[0] = "X"
+    system = from_atoms([atoms], potential.type_map)
+    with torch.no_grad():
+        wanted, _ = Autograd(potential)(system, potential.neighbor_list(system))
+    assert_close(potential.evaluate(system), wanted, SPLINES, NAMES[1:])
+
+
 @pytest.mark.parametrize("mode", ["exact", "splines", "float32"])
 @pytest.mark.parametrize("folder", CASES, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_answers_are_deepmd_kits(folder, mode):

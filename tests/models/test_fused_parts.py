@@ -195,6 +195,14 @@ def test_no_atoms(parts):
     assert found["energy"].tolist() == [0.0] and found["forces"].shape == (0, 3)
 
 
+def test_a_part_that_does_not_depend_on_positions():
+    types_alone = {"type": "dpa4", "rcut": 3.0, "channels": 4, "n_blocks": 0, "use_env_seed": False}
+    splined, exact = (potential_of(hybrid(A, types_alone), spline=spline) for spline in (True, False))
+    assert isinstance(splined.evaluator(), FusedParts), splined.explain()
+    system = next(systems_of(splined))
+    assert_close(splined.evaluate(system), exact.evaluate(system), SPLINES)
+
+
 def test_many_types(monkeypatch):
     """Tables are of the types that are there where every sum's types share places."""
     taken = []
@@ -210,6 +218,19 @@ def test_many_types(monkeypatch):
         system = from_atoms([alloy(there), alloy(there, seed=2)], splined.type_map)
         assert_close(splined.evaluate(system), exact.evaluate(system), SPLINES)
         assert [len(table) for table in taken.pop()[14]] == [count, count]
+
+
+@pytest.mark.parametrize("part", [D, ATTENTIVE], ids=["sums", "attention"])
+def test_a_virtual_atom_first(part):
+    """Then absent neighbours have the first type of all, whether or not it is among the atoms."""
+    splined, exact = (
+        potential_of({**part, "set_davg_zero": False}, spline=spline, overflow="extend")
+        for spline in (True, False)
+    )
+    atoms = alloy(("Al",))
+    atoms.symbols[0] = "X"
+    system = from_atoms([atoms], splined.type_map)
+    assert_close(splined.evaluate(system), exact.evaluate(system), SPLINES)
 
 
 def test_knots_of_each_part():

@@ -297,6 +297,17 @@ def test_means_leave_virtual_atoms_out():
     np.testing.assert_allclose(potential.evaluate(more)["gap"], answers["gap"], rtol=1e-6)
 
 
+def test_means_leave_types_without_the_property_out(tmp_path):
+    model = read_model(OUTPUTS / "property.dp").model
+    model["atom_exclude_types"] = [0]
+    write_model(tmp_path / "m.dp", model)
+    potential = load(tmp_path / "m.dp", dtype="float64")
+    assert potential.model.outputs[0].intensive
+    found = potential.compute([ase.Atoms("OHH", [[0, 0, 0], [1, 0, 0], [0, 1.1, 0]])])
+    assert np.all(found["atom_gap"][0] == 0)
+    assert np.allclose(found["gap"][0], found["atom_gap"][1:].mean(0), rtol=1e-12, atol=0)
+
+
 def test_potentials_are_made_of_random_weights():
     """Each kind is made for training by its options alone, and written and read again."""
     descriptor = {

@@ -39,6 +39,15 @@ def test_system_is_read_with_types_mapped_by_element(system, structures):
     assert data.systems == [str(system)]
 
 
+def test_a_system_that_is_named_twice_counts_as_two(system, structures, tmp_path):
+    ase.io.write(tmp_path / "a.extxyz", structures[:1])
+    data = load_dataset([system, tmp_path / "a.extxyz", system], TYPES)
+    same(data, [*structures, structures[0], *structures])
+    assert data.systems == [str(system), str(tmp_path / "a.extxyz"), f"{system} (2)"]
+    counts = [int((data.system == k).sum()) for k in range(3)]
+    assert counts == [len(structures), 1, len(structures)]
+
+
 def test_extxyz_is_read_as_the_system_is(tmp_path, structures):
     ase.io.write(tmp_path / "frames.extxyz", structures)
     same(load_dataset(tmp_path / "frames.extxyz", TYPES), structures)

@@ -66,6 +66,27 @@ def test_init_model_keeps_all_types(tmp_path):
     assert trainer.potential.type_map == ["H", "Al", "O", "Cu"]
 
 
+@pytest.mark.parametrize("part", ["descriptor", "fitting_net"])
+@pytest.mark.parametrize("way", ["init_model", "finetune"])
+def test_the_input_says_which_parts_are_trained(way, part, tmp_path):
+    frozen = config(numb_steps=1)
+    getattr(frozen.model, part).trainable = False
+
+    def trained(trainer):
+        model = trainer.potential.model
+        return [any(p.requires_grad for p in own.parameters()) for own in (model.descriptor, model.fitting)]
+
+    expected = [part != "descriptor", part != "fitting_net"]
+    for made in ("pretrained.dp", "finetuned.dp"):
+        trainer = Trainer(frozen, tmp_path / made, **{way: FINETUNE / made})
+        assert trained(trainer) == expected
+    trainer.run()
+    assert trained(Trainer(frozen, tmp_path / made, restart=True)) == expected
+    # The file says that the part is not trained, and the input says that it is.
+    again = Trainer(config(), tmp_path / "again", **{way: tmp_path / made / "model.safetensors"})
+    assert trained(again) == [True, True]
+
+
 @pytest.mark.parametrize(
     "case",
     [

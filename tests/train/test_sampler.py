@@ -42,6 +42,15 @@ def test_an_epoch_has_every_frame_once(data):
     assert mixed.batches == 1 and sorted(mixed(0)) == list(range(7))
 
 
+def test_an_epoch_draws_every_system_as_often_as_it_has_batches(data):
+    """DeePMD-kit's number of steps for numb_epoch 1."""
+    sizes = [int((data.system == k).sum()) for k in range(2)]
+    assert Sampler(data, 1, seed=1).epoch == sum(sizes)
+    for odds in ([1.0, 0.0], [0.25, 0.75], [3.0, 1.0]):
+        wanted = max(n * sum(odds) / share for n, share in zip(sizes, odds, strict=True) if share)
+        assert Sampler(data, 1, seed=1, odds=odds).epoch == np.ceil(wanted)
+
+
 def test_steps_need_no_history(data):
     one, two = Sampler(data, 2, seed=1), Sampler(data, 2, seed=1)
     frames = [one(step).tolist() for step in range(12)]

@@ -61,6 +61,12 @@ def test_defaults_of_hybrid_muon_are_deepmd_kits():
     assert (optimizer.muon_mode, optimizer.enable_gram, optimizer.magma_muon) == ("slice", True, True)
 
 
+def test_adamw_decays_no_weights_by_default():
+    """DeePMD-kit's help says 0.001. But it adds the defaults of Adam before it checks the keys."""
+    optimizer = parse_config({**SMALL, "optimizer": {"type": "AdamW"}}).optimizer
+    assert (optimizer.adam_beta2, optimizer.weight_decay) == (0.999, 0)
+
+
 def test_sections_that_are_left_out_are_mdops_own():
     config = parse_config(SMALL)
     assert config.model.descriptor.neuron == [25, 50, 100] and config.model.descriptor.sel == "auto"
@@ -139,6 +145,22 @@ def test_every_unused_key_is_tried_above():
 def test_keys_that_change_neither_results_nor_files_are_taken_in_silence(path, recwarn):
     parse_config(edited(path, 1))
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "key", "value"),
+    [
+        ("learning_rate", "cosine", "decay_steps", 10),
+        ("learning_rate", "exp", "decay_type", "cosine"),
+        ("optimizer", "Adam", "momentum", 0.5),
+        ("optimizer", "AdamW", "enable_gram", False),
+    ],
+)
+def test_keys_of_another_type_are_warned_of(path, kind, key, value, recwarn):
+    parse_config({**SMALL, path: {"type": kind}})
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=rf"^{path}\.{key}: has no effect with the type '{kind}', only with"):
+        parse_config({**SMALL, path: {"type": kind, key: value}})
 
 
 OLD_PLACES = [

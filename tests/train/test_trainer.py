@@ -2,6 +2,7 @@
 
 import copy
 import os
+import shutil
 
 import ase.io
 import numpy as np
@@ -306,6 +307,25 @@ def test_files_may_lie_in_folders_below(tmp_path):
     Trainer(config(numb_steps=6, **names), tmp_path).run()
     assert (tmp_path / "checkpoints" / "model-6.pt").is_file() and (tmp_path / "logs" / "curve.out").is_file()
     assert Trainer(config(numb_steps=6, **names), tmp_path, restart=True).step == 6
+
+
+def test_a_loss_below_zero_is_reported_as_a_divergence(tmp_path):
+    """Prefactors that fall with the rate are negative at rates far above that at the start."""
+    given = tree(disp_freq=1)
+    given["learning_rate"] = {"type": "cosine", "start_lr": 1e-3, "stop_lr": 1.0}
+    given["loss"] = {"start_pref_e": 0.02, "limit_pref_e": 1, "start_pref_f": 0, "limit_pref_f": 0}
+    with pytest.raises(DivergedError, match="the loss is nan"):
+        Trainer(parse_config(given), tmp_path).run()
+
+
+def test_numb_epoch_counts_the_odds_of_systems(tmp_path):
+    shutil.copytree(EMT, tmp_path / "again")
+    given = tree(numb_steps=None, numb_epoch=2)
+    systems = [str(EMT), str(tmp_path / "again")]
+    given["training"]["training_data"] = {"systems": systems, "batch_size": 3, "sys_probs": [3, 1]}
+    trainer = Trainer(parse_config(given), tmp_path / "run")
+    batches = -(-len(trainer.branches[""].frames.data) // 6)
+    assert trainer.steps == 2 * 4 * batches
 
 
 def test_a_training_that_diverges_stops_and_keeps_its_good_checkpoints(tmp_path):

@@ -65,6 +65,20 @@ def is_mixed(descriptor: Tree) -> bool:
     return bool(registry.find("descriptor", descriptor["type"]).mixed)
 
 
+def cutoff_and_places(descriptor: Tree) -> tuple[float, int]:
+    """The longest cutoff of a descriptor's node, and its places for neighbours of all types within it. A hybrid has as
+    many as the part with most, as in DeePMD-kit."""
+    if descriptor["type"] == "hybrid":
+        cutoffs, places = zip(*map(cutoff_and_places, descriptor["list"]), strict=True)
+        return max(cutoffs), max(places)
+    options = descriptor.get("repinit_args") or descriptor.get("repflow_args") or descriptor
+    cutoff, sel = next((options[a], options[b]) for a, b in _CUTOFFS if a in options and b in options)
+    return cutoff, sum(sel) if isinstance(sel, list) else sel
+
+
+_CUTOFFS = ("rcut", "sel"), ("rcut", "nsel"), ("e_rcut", "e_sel")
+
+
 @reads("se_e2_a")
 def _se_e2_a(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
     found, block = from_definition(options, params), state.below("sea")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
-from mdops.io.torch.descriptors import descriptor_tree, is_mixed
+from mdops.io.torch.descriptors import cutoff_and_places, descriptor_tree, is_mixed
 from mdops.io.torch.fittings import fitting_tree
 from mdops.io.torch.state import State, Tree, options_of
 from mdops.io.tree import mapping, model_head
@@ -147,7 +147,8 @@ def _part(params: Tree, state: State) -> Tree:
 def _zbl(params: Tree, state: State, type_map: list[str]) -> Tree:
     """A net, and a pair table that takes over at short distances."""
     net = _standard(params, state.below("models.0"), type_map)
-    table = {"rcut": net["descriptor"].get("rcut"), "sel": net["descriptor"].get("sel")}
+    cutoff, sel = cutoff_and_places(net["descriptor"])
+    table = {"rcut": cutoff, "sel": sel}
     switch = options_of(params, {"sw_rmin": ..., "sw_rmax": ...})
     return {
         **_model("zbl", 2, state, type_map),

@@ -288,6 +288,7 @@ class DPA4Model(DescriptorFitting):
         super().set_trained()
         if self.heads is not None:
             self.fitting.requires_grad_(False)  # no loss reads it
+            self.heads.energy_head.options.trainable = self.fitting.options.trainable
             self.heads.set_trained()
 
     @classmethod

@@ -1,6 +1,7 @@
 """Checks of keys of the training input against each other."""
 
 import warnings
+from typing import Any
 
 from mdops.data.labels import labels_of
 from mdops.errors import ConfigError
@@ -16,6 +17,8 @@ def check(config: Config) -> None:
     config.model.check("model", config.model.type_map)
     _require_energies(config)
     rate, training = config.learning_rate, config.training
+    for name in ("learning_rate", "optimizer"):
+        _warn_of_other_types(name, getattr(config, name))
     if None not in (rate.stop_lr, rate.stop_lr_ratio):
         raise ConfigError("learning_rate.stop_lr: cannot be combined with stop_lr_ratio")
     if rate.warmup_steps and rate.warmup_ratio is not None:
@@ -41,6 +44,25 @@ def _require_energies(config: Config) -> None:
                 f"{place}.fitting_net.type: {fitting.KIND!r} predicts no energies, which a model of type "
                 f"{config.model.NAMES[0]!r} needs"
             )
+
+
+_OF_TYPE = {
+    "exp": ("decay_steps", "decay_rate", "smooth"),
+    "wsd": ("decay_phase_ratio", "decay_type"),
+    "HybridMuon": ("momentum", "lr_adjust", "lr_adjust_coeff", "muon_mode", "enable_gram", "magma_muon"),
+}
+
+
+def _warn_of_other_types(name: str, section: Any) -> None:
+    """Warns of keys that only another `type` of the section uses. DeePMD-kit refuses them."""
+    plain = type(section)()
+    for kind, keys in _OF_TYPE.items():
+        for key in keys if kind != section.type else ():
+            if getattr(section, key, None) != getattr(plain, key, None):
+                warnings.warn(
+                    f"{name}.{key}: has no effect with the type {section.type!r}, only with {kind!r}",
+                    stacklevel=2,
+                )
 
 
 METRICS = tuple(f"{quantity}:{kind}" for quantity in "EFSV" for kind in ("MAE", "RMSE"))

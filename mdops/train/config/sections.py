@@ -91,6 +91,7 @@ class OptimizerConfig:
         if self.adam_beta2 is None:
             self.adam_beta2 = 0.95 if of_muon else 0.999
         if self.weight_decay is None:
+            # DeePMD-kit's help says 0.001 for AdamW, but it takes 0.
             self.weight_decay = 0.001 if of_muon else 0.0
 
 
@@ -185,7 +186,8 @@ class TrainingConfig:
     )
     numb_epoch: float | None = key(
         None,
-        "number of passes through the data",
+        "number of passes through the data; with odds of systems (sys_probs, prob_uniform) until each was drawn as "
+        "often as it has batches, on average",
         alias=["num_epochs", "num_epoch", "numb_epochs"],
         above=0,
     )
@@ -202,7 +204,12 @@ class TrainingConfig:
     save_ckpt: str = key("model.ckpt", "name of the checkpoints")
     max_ckpt_keep: int = key(5, "number of checkpoints that are kept", low=1)
     enable_ema: bool = key(False, "validate and save the moving average of the weights")
-    ema_decay: float = key(0.999, "decay of the average per step", low=0, below=1)
+    ema_decay: float = key(
+        0.999,
+        "decay of the average per step; at first (1 + n) / (10 + n) at step n, if that is less (not in DeePMD-kit)",
+        low=0,
+        below=1,
+    )
     gradient_max_norm: float | None = key(
         None, "longer gradients are scaled to this length; 0: no limit", low=0
     )

@@ -305,7 +305,10 @@ class Branch:
         (total,) = self._processes.sums([loss])
         sums = self._processes.sum_errors(errors, self.loss.labels)
         rmse = {name: (square / number) ** 0.5 for name, (square, number) in sums.items()}
-        return {"loss": (total / self._processes.count) ** 0.5, **rmse}
+        mean = (
+            total / self._processes.count
+        )  # negative prefactors of a rate above start_lr can make it negative
+        return {"loss": mean**0.5 if mean >= 0 else math.nan, **rmse}
 
     def state(self) -> dict[str, Any]:
         """Its part of a checkpoint."""

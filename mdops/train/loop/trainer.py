@@ -231,7 +231,7 @@ class Trainer:
 
     def _plan(self) -> tuple[int, np.ndarray]:
         """The steps of the whole training, and the odds of each branch."""
-        steps = [planned_steps(branch.config, branch.frames.sampler.batches) for branch in self._all]
+        steps = [planned_steps(branch.config, branch.frames.sampler.epoch) for branch in self._all]
         if not isinstance(self.config, MultiTaskConfig):
             return steps[0], np.ones(1)
         if self.config.epochs is not None:

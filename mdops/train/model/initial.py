@@ -19,6 +19,7 @@ from mdops.io import read_model
 from mdops.models import DescriptorFitting, model_of_tree
 from mdops.models.angles import AngleKnots
 from mdops.models.contract import ENERGY
+from mdops.options import take_trainable
 from mdops.potential import Potential
 from mdops.tables.spline import SplineGrid
 from mdops.train.config.sections import Config
@@ -88,7 +89,8 @@ def read_pretrained(
 
     It keeps its own type map, which may have more elements than the input, in another order; but with `finetune`, a
     model whose weights serve all types gets the input's (`with_elements`). Without a head it is the input's
-    `finetune_head`, or in a training of several models the head named like the `branch`, or else a new fitting.
+    `finetune_head`, or in a training of several models the head named like the `branch`, or else a new fitting. The
+    input says which parts are `trainable`.
 
     Raises:
         ConfigError: it lacks an element, or differs from the input's model (what `use_pretrain_script`
@@ -116,6 +118,7 @@ def read_pretrained(
         require_same(potential.model, config.model, name, descriptor_alone=is_new)
     if finetune or is_new:
         potential = with_elements(potential, config.model.type_map)
+    take_trainable(potential.model.options, config.model)
     if is_new:
         potential = _with_new_fitting(potential, config)
     else:
