@@ -128,9 +128,8 @@ class Domain:
         exchanged."""
 
         def to_ghost(rows: torch.Tensor) -> torch.Tensor:
-            self.exchange_width = max(
-                self.exchange_width, rows.shape[1], 3
-            )  # 3: positions, for atomic virials
+            # Atomic virials exchange positions, too.
+            self.exchange_width = max(self.exchange_width, rows.shape[1], 3)
             return torch.cat((rows, rows.new_zeros(rows.shape)))
 
         device = self.potential.device
