@@ -146,7 +146,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
         mdops.load(model).export(angle_capacity=0)
     with pytest.raises(InputError, match="has no angles"):
         mdops.load(model).export(angle_capacity=40)
-    with pytest.raises(UnsupportedModelError, match="cannot be divided among atoms"):
+    with pytest.raises(UnsupportedModelError, match="exported programs have no atomic virials"):
         mdops.load(DATA / "reference_kinds/dpa3_base/model.dp").export(atom_virial=True)
     assert main(["export", str(model), str(tmp_path / "model.txt")]) == 2
     assert "ends with .pt2" in capsys.readouterr().err
