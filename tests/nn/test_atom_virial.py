@@ -199,6 +199,20 @@ def test_float32_has_them_wherever_the_systems_of_a_batch_are(case):
     assert relative_error(torch.tensor(found), torch.tensor(wanted)) < 1e-5
 
 
+@pytest.mark.parametrize("case", ["dpa2_base", "dpa4_base"])
+def test_those_of_messages_have_no_graph(case):
+    potential = of_kind(case)
+    system = potential._system([chain(potential)])
+    pairs = potential.neighbor_list(system)
+    for use in ("differentiate", "train"):
+        with pytest.raises(TypeError, match="disable gradients"):
+            potential.evaluator(use)(system, pairs, atom_virial=True)
+        with torch.no_grad():
+            found, _ = potential.evaluator(use)(system, pairs, atom_virial=True)
+        wanted = by_energies(of_kind(case, spline=False), chain(potential))
+        assert relative_error(found["atom_virial"], wanted) < 1e-6
+
+
 def test_compute_gives_them_in_the_users_order():
     potential = load(ALLOY, dtype="float64")
     atoms = bulk("Cu", a=4.0, cubic=True) * (2, 2, 2)
