@@ -212,12 +212,7 @@ class MDOps(Calculator):
                 f"there is no {properties[0]} of atoms that are not periodic in three directions (pbc is {atoms.pbc}): "
                 "there is no volume. A slab in a cell with vacuum may be given pbc in all three"
             )
-        per_atom = "stresses" in properties and all(m.reach == 1 for m in self.models)
-        if {*properties} == {"stresses"} and not per_atom:
-            raise PropertyNotImplementedError(
-                "there are no stresses of single atoms for a model that passes messages, because its virial cannot be "
-                "divided among atoms: the stress of the system is available"
-            )
+        per_atom = {"stresses"} <= {*properties} & {*self.implemented_properties} and bool(atoms.pbc.all())
         # After an error there must be no old results.
         self.reset()
         state = self._state(atoms)

@@ -128,8 +128,7 @@ class Domain:
         exchanged."""
 
         def to_ghost(rows: torch.Tensor) -> torch.Tensor:
-            # Atomic virials exchange positions, too.
-            self.exchange_width = max(self.exchange_width, rows.shape[1], 3)
+            self.exchange_width = max(self.exchange_width, rows.shape[1])
             return torch.cat((rows, rows.new_zeros(rows.shape)))
 
         device = self.potential.device
@@ -150,6 +149,7 @@ class Domain:
             fparam,
             aparam,
             spins=None if self._spin is None else torch.eye(2, 3, dtype=torch.float64, device=device),
+            atom_virial=True,  # it exchanges positions, too
             first_type=first_type,
         ).energy
 

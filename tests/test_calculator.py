@@ -28,7 +28,7 @@ from mdops.deepmd import DeepPot
 from mdops.errors import InputError
 from mdops.md import BatchEngine, Engine, EnsembleSettings, Minimizer, Output, Relaxation, run
 from mdops.md.relax import relax
-from mdops.system import from_atoms
+from mdops.system import from_atoms, voigt
 from mdops.train import Trainer
 
 DATA = Path(__file__).parent / "data"
@@ -107,17 +107,15 @@ def test_stresses_of_atoms_sum_to_the_stress(double):
     assert atoms.get_stresses().shape == (len(atoms), 6)
 
 
-def test_models_that_pass_messages_have_no_stresses_of_atoms():
-    path = Path(__file__).parent / "data" / "reference_kinds" / "dpa3_base" / "model.dp"
+@pytest.mark.parametrize("models", [1, 2])
+def test_models_that_pass_messages_have_stresses_of_atoms(models):
+    path = DATA / "reference_kinds" / "dpa3_base" / "model.dp"
     atoms = alloy()
-    atoms.calc = MDOps(path, dtype="float64", overflow="extend")
-    atoms.symbols[:] = atoms.calc.type_map[0]
-    with pytest.raises(PropertyNotImplementedError, match="the stress of the system is available"):
-        atoms.get_stresses()
-    atoms.calc.calculate(
-        atoms, ["energy", "stress", "stresses"]
-    )  # a program that asks for all that it could use
-    assert atoms.calc.results["stress"].shape == (6,) and "stresses" not in atoms.calc.results
+    atoms.calc = MDOps([path] * models, dtype="float64", overflow="extend")
+    atoms.symbols[:] = np.resize(atoms.calc.type_map, len(atoms))
+    np.testing.assert_allclose(atoms.get_stresses().sum(0), atoms.get_stress(), atol=1e-12)
+    wanted = atoms.calc.models[0].compute(atoms, atom_virial=True)["atom_virial"]
+    np.testing.assert_allclose(atoms.get_stresses(), voigt(-wanted / atoms.get_volume()), atol=1e-12)
 
 
 def test_a_slab_and_a_cluster_have_no_stress(single):

@@ -61,6 +61,8 @@ class Autograd(Evaluator):
             near = self.neighborhood(step.system, step.neighbors)
         if once:
             return self._in_runs(replace(near, matmul=self.potential.matmul), step)
+        if step.atom_virial and self.potential.reach > 1:
+            raise TypeError("atomic virials of models that pass messages have no graph: disable gradients")
         near = _with_spin_leaves(near) if forces else near
         spins = near.system.spins
         with torch.set_grad_enabled(forces or trains):

@@ -85,8 +85,7 @@ def with_moments(step: S, run: Callable[[Neighborhood, S], Found], near: Neighbo
         near, images = _with_images(near)
     system, exchange = near.system, near.system.exchange
     assert exchange is not None
-    own = system.positions[: exchange.atoms]
-    positions = system.positions - own.sum(0) / max(len(own), 1)  # small numbers, for float32
+    positions = system.positions - _middles(system, exchange.atoms)  # small numbers, for float32
     moments = _Moments(exchange, positions.to(near.displacements.dtype))
     near = replace(near, system=replace(system, exchange=moments))
     weight, aparam = step.weight, step.aparam
@@ -112,6 +111,15 @@ def with_moments(step: S, run: Callable[[Neighborhood, S], Found], near: Neighbo
     if report is not None:
         report = NeighborReport(tuple(own[:atoms] for own in report.within), report.nearest[:atoms])
     return (answers, gradient[:atoms]), report
+
+
+def _middles(system: System, atoms: int) -> torch.Tensor:
+    """(N, 3), A, the middle of each row's system, between the outermost of the first atoms."""
+    own, batch = system.positions[:atoms], system.batch.long()
+    systems = own.new_zeros(system.count, 3)
+    index = batch[:atoms, None].expand(-1, 3)
+    low, high = (systems.scatter_reduce(0, index, own, end, include_self=False) for end in ("amin", "amax"))
+    return ((low + high) / 2)[batch]
 
 
 def _with_images(near: Neighborhood) -> tuple[Neighborhood, EdgeIndex]:

@@ -22,12 +22,14 @@ from mdops.data.dataset import load_dataset
 from mdops.data.evaluation import evaluate
 from mdops.data.labels import SPIN_LABELS
 from mdops.deepmd import DeepPot
+from mdops.domain import Communication, Domain
 from mdops.errors import ConfigError, DataError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.models import Neighborhood, model_of_tree
 from mdops.models.registry import find
 from mdops.models.spin import Spin
 from mdops.models.virtual_types import with_virtual_types, without_virtual_types
+from mdops.ops import neighbor_list
 from mdops.system import from_atoms
 from mdops.train import Trainer, parse_config
 
@@ -54,6 +56,21 @@ def test_atomic_virials_are_the_moments_of_energies(potential):
         wanted -= g[:, :, None] * (x - x[i]).detach()[:, None, :]
     found = potential.compute(atoms, atom_virial=True)["atom_virial"]
     np.testing.assert_allclose(found, wanted.numpy(), atol=1e-6 * float(wanted.abs().max()))
+
+
+def test_an_exchange_has_room_for_the_positions_of_atoms_and_virtual_atoms(monkeypatch):
+    """Atomic virials exchange them, and rows of nodes may be shorter."""
+    repflow = {**DESCRIPTORS["dpa3"]["repflow"], "n_dim": 2}
+    monkeypatch.setitem(DESCRIPTORS, "dpa3", {**DESCRIPTORS["dpa3"], "repflow": repflow})
+    potential, atoms, widths = model("dpa3"), crystal(), []
+    domain, places = Domain(potential), torch.tensor(atoms.positions)
+    types = torch.tensor([potential.type_map.index(name) for name in atoms.symbols], dtype=torch.int32)
+    pairs = neighbor_list(places, None, None, types, potential.cutoff, ntypes=2)
+    noted = Communication(lambda rows: widths.append(rows.shape[1]) or rows, lambda rows: rows)
+    spins = torch.tensor(atoms.get_initial_magnetic_moments())
+    found = domain(places, types, pairs, len(atoms), noted, spins=spins, atom_virial=True)
+    torch.testing.assert_close(found.atom_virial.sum(0), found.virial, rtol=0, atol=1e-12)
+    assert max(widths) == 6 == domain.exchange_width
 
 
 def test_forces_magnetic_forces_and_virials_are_derivatives(potential):

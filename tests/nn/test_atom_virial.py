@@ -187,6 +187,32 @@ def test_messages_carry_them_over_the_sides_of_a_cell(case):
     assert relative_error(torch.tensor(single.compute(atoms, atom_virial=True)["atom_virial"]), own) < 5e-5
 
 
+@pytest.mark.parametrize("case", ["dpa2_base", "dpa3_base", "dpa4_base"])
+def test_float32_has_them_wherever_the_systems_of_a_batch_are(case):
+    single = of_kind(case, "float32")
+    here = chain(single, cell=[[3.1, 0.4, 0], [0.2, 3.3, 0.1], [0.3, 0.2, 9.5]], pbc=True)
+    far, open_far = here.copy(), chain(single)
+    far.positions += 1e5
+    open_far.positions -= 1e5
+    wanted = single.compute([here, here, chain(single)], atom_virial=True)["atom_virial"]
+    found = single.compute([here, far, open_far], atom_virial=True)["atom_virial"]
+    assert relative_error(torch.tensor(found), torch.tensor(wanted)) < 1e-5
+
+
+@pytest.mark.parametrize("case", ["dpa2_base", "dpa4_base"])
+def test_those_of_messages_have_no_graph(case):
+    potential = of_kind(case)
+    system = potential._system([chain(potential)])
+    pairs = potential.neighbor_list(system)
+    for use in ("differentiate", "train"):
+        with pytest.raises(TypeError, match="disable gradients"):
+            potential.evaluator(use)(system, pairs, atom_virial=True)
+        with torch.no_grad():
+            found, _ = potential.evaluator(use)(system, pairs, atom_virial=True)
+        wanted = by_energies(of_kind(case, spline=False), chain(potential))
+        assert relative_error(found["atom_virial"], wanted) < 1e-6
+
+
 def test_compute_gives_them_in_the_users_order():
     potential = load(ALLOY, dtype="float64")
     atoms = bulk("Cu", a=4.0, cubic=True) * (2, 2, 2)
