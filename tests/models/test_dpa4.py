@@ -296,6 +296,27 @@ def test_near_atoms_repel_and_send_no_messages():
     assert energies[1] - energies[2] == pytest.approx(repulsion(0.8) - repulsion(1.2), rel=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "seed", "reach"), [(0, True, 2), (0, False, 1), (1, True, 3), (1, False, 2)]
+)
+def test_near_atoms_change_energies_a_cutoff_farther(blocks, seed, reach):
+    """A neighbour adds nothing if another atom is too near to it: to first features, as to messages."""
+    options = {"bridging_method": "ZBL", "bridging_r_inner": 1.6, "bridging_r_outer": 2.8}
+    descriptor = {**INPUT, "n_blocks": blocks, "use_env_seed": seed}
+    potential = with_all_weights(potential_of(deepmd_input(descriptor=descriptor, **options)))
+    assert potential.reach == reach
+    atoms = kinds.alloy()[:6]
+    atoms.pbc = False
+    x = torch.tensor(atoms.positions, requires_grad=True)
+    types = torch.tensor([potential.type_map.index(name) for name in atoms.symbols])
+    wanted = torch.zeros(len(x), 3, 3, dtype=torch.float64)
+    for i, own in enumerate(potential(x, types)["atom_energy"]):
+        (g,) = torch.autograd.grad(own, x, retain_graph=True)
+        wanted -= g[:, :, None] * (x - x[i]).detach()[:, None, :]
+    found = potential.compute(atoms, atom_virial=True)["atom_virial"]
+    np.testing.assert_allclose(found, wanted.numpy(), rtol=0, atol=1e-9 * float(wanted.abs().max()))
+
+
 def test_a_model_of_fewer_types_has_the_same_answers():
     kinds.check_fewer_types("dpa4_wide")
 

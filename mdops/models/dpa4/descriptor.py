@@ -169,10 +169,10 @@ class DPA4(EdgesBySplines, GraphDescriptor):
 
     @property
     def reach(self) -> int:
-        """In cutoffs: one more if the first features of a neighbour, or `sent`, depend on its own neighbours."""
-        o = self.options
-        wider = o.use_env_seed or o.inner_clamp_r_inner is not None
-        return max(1, len(self.blocks) + (wider and bool(self.blocks)))
+        """In cutoffs: one more if first features are sums over neighbours, and one more if these sums, or messages,
+        have the neighbours' `sent`, which depends on their own neighbours."""
+        layers = len(self.blocks) + self.options.use_env_seed
+        return max(1, layers + (self.options.inner_clamp_r_inner is not None and layers > 0))
 
     def graph(self, near: Neighborhood) -> Edges:
         o = self.options
