@@ -39,7 +39,7 @@ def batch_sizes(data: Dataset, rule: int | Sequence[int] | str) -> list[int]:
     n = int(number)
     if word == "mixed":
         return [n] * systems
-    atoms = [data.sizes()[data.system == k] for k in range(systems)]
+    atoms = [data.counted()[data.system == k] for k in range(systems)]
     mean = [float(own.mean()) if len(own) else 1.0 for own in atoms]
     return [max(1, int(np.ceil(n / m) if word == "auto" else n // m)) for m in mean]
 

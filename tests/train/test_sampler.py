@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from small_systems import alloy, write_system
 
+from mdops.data.labels import labels_of
 from mdops.data.sampler import Sampler, batch_sizes
+from mdops.data.spins import with_spins
 from mdops.errors import ConfigError
+from mdops.models.contract import ENERGY
+from mdops.models.spin import Spin
 from mdops.train import load_dataset
 
 
@@ -29,6 +33,17 @@ def data(tmp_path):
 )
 def test_batch_sizes(data, rule, sizes):
     assert batch_sizes(data, rule) == sizes
+
+
+@pytest.mark.parametrize("rule", ["auto:16", "max:16"])
+def test_virtual_atoms_of_spins_do_not_make_batches_smaller(tmp_path, rule):
+    """DeePMD-kit's sizes of batches are by real atoms."""
+    write_system(tmp_path / "a", alloy(5, repeat=(1, 1, 1)))
+    np.save(tmp_path / "a" / "set.000" / "spin.npy", np.ones((5, 12)))
+    data = load_dataset(tmp_path / "a", ["Cu", "Al"], known=labels_of((ENERGY,), True))
+    paired = with_spins(data, Spin((True, False), (0.3, 0.0)))
+    assert paired.sizes().tolist() == [8] * 5
+    assert batch_sizes(paired, rule) == batch_sizes(data, rule) == [4]
 
 
 def test_an_epoch_has_every_frame_once(data):
