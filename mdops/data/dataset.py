@@ -21,11 +21,12 @@ from mdops.data.near_pairs import without_near_pairs
 from mdops.data.storage import Storage
 from mdops.data.units_check import pressure_warning, units_warning
 from mdops.errors import DataError, InputError
-from mdops.flags import require_numbers
+from mdops.flags import require_numbers, require_whole
 from mdops.models.spin import Spin
 from mdops.system import checked_charge_spin, require_defaults
 
 _CHUNK = 1024  # frames that are checked and copied at a time
+_NAMED = 10  # systems in a warning
 
 
 class NothingLeftOutError(DataError):
@@ -158,6 +159,7 @@ def load_dataset(
     leave_out: int = 0,
     left_out: bool = False,
     min_pair_dist: float = 0.0,
+    most_atoms: int | None = None,
     labelled: bool = True,
     known: Labels = LABELS,
     silent: Sequence[str] = (),
@@ -177,6 +179,8 @@ def load_dataset(
         left_out: read those, and no others.
         min_pair_dist: A; frames in which two atoms are nearer to each other are left out, with a warning that counts
             them. A system without other frames stays in `systems`.
+        most_atoms: frames with more atoms are left out, with a warning that counts them, and systems without other
+            frames are, too. Places without an atom (type -1) count as atoms. None: no limit.
         labelled: refuse frames without any label, of which nothing is to be learned.
         known: the labels to look for (`mdops.data.labels.labels_of`).
         silent: elements whose atoms have no answers: labels of atoms may leave them out.
@@ -185,9 +189,9 @@ def load_dataset(
 
     Raises:
         DataError: something is missing, damaged or makes no sense; the message names the file and the frame. Also if
-            `min_pair_dist` leaves out all frames.
-        InputError: `type_map` has an element twice, `names` is of a label that there is not, or `min_pair_dist` is no
-            distance.
+            `min_pair_dist` or `most_atoms` leaves out all frames.
+        InputError: `type_map` has an element twice, `names` is of a label that there is not, `min_pair_dist` is no
+            distance, or `most_atoms` is no whole number.
     """
     _check_names(type_map, names or {}, known)
     require_numbers(min_pair_dist=min_pair_dist)
@@ -202,6 +206,9 @@ def load_dataset(
         )
     if not blocks:
         raise DataError(f"there are no frames in {_listed(paths)}")
+    if most_atoms is not None:
+        require_whole(most_atoms=most_atoms)
+        blocks = _without_large(blocks, most_atoms)
     systems = list(dict.fromkeys(block.system for block in blocks))
     checked = partial(check, ntypes=len(type_map), known=known, labelled=labelled)
     if min_pair_dist:
@@ -337,6 +344,23 @@ def _divided(blocks: list[FrameSet], every: int, left_out: bool) -> Iterator[Fra
         for start, stop in runs:
             if stop > start:
                 yield block.part(start, stop)
+
+
+def _without_large(blocks: Sequence[FrameSet], most: int) -> list[FrameSet]:
+    """The blocks of frames with so many places of atoms at most. Warns of the others."""
+    kept = [block for block in blocks if block.types.shape[1] <= most]
+    frames, left = (sum(block.frames for block in some) for some in (blocks, kept))
+    large = dict.fromkeys(block.system for block in blocks if block.types.shape[1] > most)
+    more = f" and {len(large) - _NAMED} others" if len(large) > _NAMED else ""
+    some = ", ".join(list(large)[:_NAMED]) + more
+    if not kept:
+        raise DataError(f"no frame is left: all {frames} have more than {most} atoms: {some}")
+    if large:
+        warnings.warn(
+            f"{frames - left} of {frames} frames are left out, because they have more than {most} atoms: {some}",
+            stacklevel=3,
+        )
+    return kept
 
 
 def _part(block: FrameSet, start: int, stop: int) -> FrameSet:

@@ -1,11 +1,14 @@
 """Which frames make the batch of a step."""
 
 import math
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from mdops.data.dataset import Dataset
+from mdops.data.lmdb_file import is_lmdb
 from mdops.errors import ConfigError
 
 _AUTO_ATOMS = 32
@@ -17,8 +20,8 @@ def batch_sizes(data: Dataset, rule: int | Sequence[int] | str) -> list[int]:
     Args:
         data: the systems.
         rule: a number, one for each system, "auto:n" (so many that they have n atoms or more; "auto" is
-            "auto:32"), "max:n" (so many that they have n atoms or fewer, but one at least), or "mixed:n" (n
-            frames of any systems).
+            "auto:32"), "max:n" (so many that they have n atoms or fewer, but one at least), "filter:n" (the same; the
+            data have no larger frames, see `most_atoms`), or "mixed:n" (n frames of any systems).
 
     Raises ConfigError for another rule.
     """
@@ -30,18 +33,107 @@ def batch_sizes(data: Dataset, rule: int | Sequence[int] | str) -> list[int]:
         if min(sizes) < 1:
             raise ConfigError(f"batch_size: is {rule}, expected 1 or more")
         return sizes
-    word, _, number = rule.partition(":")
-    number = number or (str(_AUTO_ATOMS) if rule == "auto" else "")
-    if word not in ("auto", "max", "mixed") or not number.isdecimal() or int(number) < 1:
-        raise ConfigError(
-            f'batch_size: is {rule!r}, expected a number, a list, "auto:n", "max:n" or "mixed:n", n at least 1'
-        )
-    n = int(number)
+    word, n = _parsed(rule)
     if word == "mixed":
         return [n] * systems
-    atoms = [data.sizes()[data.system == k] for k in range(systems)]
+    atoms = [data.counted()[data.system == k] for k in range(systems)]
     mean = [float(own.mean()) if len(own) else 1.0 for own in atoms]
     return [max(1, int(np.ceil(n / m) if word == "auto" else n // m)) for m in mean]
+
+
+def _parsed(rule: str) -> tuple[str, int]:
+    word, _, number = rule.partition(":")
+    number = number or (str(_AUTO_ATOMS) if rule == "auto" else "")
+    if word not in ("auto", "max", "filter", "mixed") or not number.isdecimal() or int(number) < 1:
+        raise ConfigError(
+            f'batch_size: is {rule!r}, expected a number, a list, "auto:n", "max:n", "filter:n" or "mixed:n", n at '
+            "least 1"
+        )
+    return word, int(number)
+
+
+def most_atoms(rule: int | Sequence[int] | str) -> int | None:
+    """n of the rule "filter:n": frames with more atoms are no data. None for other rules.
+
+    Raises ConfigError for a text that is no rule of `batch_sizes`."""
+    word, n = _parsed(rule) if isinstance(rule, str) else ("", 0)
+    return n if word == "filter" else None
+
+
+def blocks_of(style: str) -> list[tuple[slice, float]]:
+    """The blocks of systems in a text such as "prob_sys_size;0:10:0.3;10:20:0.7", each with its weight; none in
+    "prob_sys_size" and "prob_uniform".
+
+    Raises ConfigError for another text, negative weights, and weights that are all 0."""
+    word, *parts = style.split(";")
+    if style == "prob_uniform" or (word == "prob_sys_size" and not parts):
+        return []
+    try:
+        fields = [part.split(":") for part in parts]
+        found = [(slice(int(start), int(stop)), float(weight)) for start, stop, weight in fields]
+    except ValueError:
+        found = []
+    if word != "prob_sys_size" or not found:
+        raise ConfigError(
+            f'auto_prob: is {style!r}, expected "prob_sys_size", "prob_uniform" or '
+            '"prob_sys_size;BEGIN:END:WEIGHT;...", with whole numbers BEGIN and END'
+        )
+    weights = [weight for _, weight in found]
+    if not all(0 <= weight < math.inf for weight in weights) or not 0 < sum(weights) < math.inf:
+        raise ConfigError(f"auto_prob: is {style!r}, expected weights of 0 or more, one of them above 0")
+    return found
+
+
+def system_odds(data: Dataset, rule: int | Sequence[int] | str, style: str) -> list[float] | None:
+    """The probability of each system by `auto_prob`; None: by its number of batches.
+
+    As in DeePMD-kit, the weights are divided by their sum, and the systems of a block share its weight by their
+    numbers of batches. BEGIN and END are those of a slice of Python. A system in several blocks has the probability
+    from the last, and one in no block has none. Then the sum is not 1, and `Sampler` divides by it.
+
+    Args:
+        data, rule: as for `batch_sizes`.
+        style: as for `blocks_of`.
+
+    Warns of systems in several blocks or in none, and of blocks without batches.
+
+    Raises ConfigError for a wrong text, if no block with a weight has batches, and for blocks of data in LMDB."""
+    blocks, systems = blocks_of(style), len(data.systems)
+    if not blocks:
+        return [1.0] * systems if style == "prob_uniform" else None
+    # Such data are divided by numbers of atoms here, and by the systems of their frames in DeePMD-kit.
+    if any(is_lmdb(Path(source)) for source in {source for source, _ in data.sources}):
+        raise ConfigError(
+            f"auto_prob: is {style!r}, and data in LMDB have no blocks of systems: give folders of systems"
+        )
+    counts = -(-np.bincount(data.system, minlength=systems) // np.array(batch_sizes(data, rule)))
+    odds, uses = np.zeros(systems), np.zeros(systems, dtype=np.int64)
+    shares = np.array([weight for _, weight in blocks])
+    for (block, weight), share in zip(blocks, shares / shares.sum(), strict=True):
+        uses[block] += 1
+        if counts[block].sum():
+            odds[block] = counts[block] / counts[block].sum() * share
+        elif weight:
+            place = f"{block.start}:{block.stop}:{weight:g}"
+            warnings.warn(
+                f"auto_prob: {place} has no effect: it has no batches, and there are {systems} systems",
+                stacklevel=2,
+            )
+    if not odds.any():
+        raise ConfigError(
+            f"auto_prob: is {style!r}, and no block with a weight has batches of the {systems} systems"
+        )
+    for wrong, what in (
+        (uses > 1, "in several blocks, of which the last one counts"),
+        (uses == 0, "in no block and not drawn"),
+    ):
+        if wrong.any():
+            first = data.systems[int(np.argmax(wrong))]
+            warnings.warn(
+                f"auto_prob: {int(wrong.sum())} of {systems} systems are {what}; the first is {first}",
+                stacklevel=2,
+            )
+    return [float(share) for share in odds]
 
 
 class Sampler:
@@ -53,7 +145,7 @@ class Sampler:
 
     Attributes:
         batches: of all systems.
-        largest: the most frames of a batch.
+        largest: the most frames of a batch that is drawn.
     """
 
     def __init__(
@@ -73,7 +165,7 @@ class Sampler:
         if odds is not None:
             if mixed:
                 raise ConfigError(
-                    'sys_probs (or prob_uniform): batches of the size "mixed:n" are of any systems'
+                    'sys_probs (or auto_prob): batches of the size "mixed:n" are of any systems'
                 )
             if len(odds) != len(data.systems):
                 raise ConfigError(f"sys_probs: has {len(odds)} numbers for {len(data.systems)} systems")
@@ -83,10 +175,14 @@ class Sampler:
                     f"sys_probs: is {list(odds)}, expected numbers that are not negative, and a positive one of a "
                     "system with frames"
                 )
-            self._odds = weights / sum(weights)
+            self._odds = weights / np.sum(weights)
         self._counts = [-(-len(g) // b) for g, b in zip(self._groups, self._sizes, strict=False)]
         self.batches = sum(self._counts)
-        self.largest = max(-(-len(g) // n) for g, n in zip(self._groups, self._counts, strict=True) if n)
+        if self._odds is None:
+            self.largest = max(-(-len(g) // n) for g, n in zip(self._groups, self._counts, strict=True) if n)
+        else:
+            drawn = zip(self._groups, self._sizes, self._odds, strict=True)
+            self.largest = max(min(len(g), size) for g, size, share in drawn if share > 0)
         self._epoch, self._plan = -1, list[np.ndarray]()
 
     @property

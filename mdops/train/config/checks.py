@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 from mdops.data.labels import labels_of
+from mdops.data.sampler import blocks_of, most_atoms
 from mdops.errors import ConfigError
 from mdops.models import registry
 from mdops.models.contract import ENERGY
@@ -25,6 +26,14 @@ def check(config: Config) -> None:
         raise ConfigError("learning_rate.warmup_steps: cannot be combined with warmup_ratio")
     if None not in (training.numb_steps, training.numb_epoch):
         raise ConfigError("training.numb_steps: cannot be combined with numb_epoch")
+    for name in ("training_data", "validation_data"):
+        data = getattr(training, name)
+        try:
+            if data is not None:
+                most_atoms(data.batch_size)
+                blocks_of(data.auto_prob)
+        except ConfigError as error:
+            raise ConfigError(f"training.{name}.{error}") from None
     _check_full_validation(config)
     spin = spin_of(config.model, config.model.type_map)
     LOSSES[config.loss.KIND].make(config.loss, labels_of(registry.outputs_of(config.model), spin is not None))

@@ -103,14 +103,15 @@ class DataConfig:
     systems: list[str] | str = key(doc="DeePMD-kit systems, folders of them, and files that ASE reads")
     batch_size: int | list[int] | str = key(
         "auto",
-        'frames in a batch, or for each system; "auto:n": at least n atoms (32), "max:n", "mixed:n"',
+        'frames in a batch, or for each system; "auto:n": at least n atoms (32); "max:n": at most n atoms, '
+        'but a frame; "filter:n": the same, without frames of more than n atoms; "mixed:n": n frames of any systems',
         low=1,
     )
     auto_prob: str = key(
         "prob_sys_size",
-        "probability of drawing a system: proportional to its size, or uniform",
+        'probability of drawing a system: "prob_sys_size": proportional to its number of batches; "prob_uniform"; '
+        '"prob_sys_size;0:10:0.3;10:20:0.7": blocks of systems (begin:end:weight), in a block by numbers of batches',
         alias=["auto_prob_style"],
-        choices=("prob_sys_size", "prob_uniform"),
     )
     sys_probs: list[float] | None = key(
         None, "probability of drawing each system", alias=["sys_weights"], low=0
@@ -186,7 +187,7 @@ class TrainingConfig:
     )
     numb_epoch: float | None = key(
         None,
-        "number of passes through the data; with odds of systems (sys_probs, prob_uniform) until each was drawn as "
+        "number of passes through the data; with odds of systems (sys_probs, auto_prob) until each was drawn as "
         "often as it has batches, on average",
         alias=["num_epochs", "num_epoch", "numb_epochs"],
         above=0,

@@ -10,7 +10,7 @@ import torch
 
 from mdops.data.dataset import Dataset
 from mdops.data.labels import labels_of
-from mdops.data.sampler import Sampler
+from mdops.data.sampler import Sampler, system_odds
 from mdops.errors import ConfigError, DataError
 from mdops.models.contract import AtomicModel
 from mdops.models.registry import outputs_of
@@ -24,8 +24,8 @@ from mdops.train.loss import LOSSES, Loss
 def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
     """The batches of the section `training_data` or `validation_data`."""
     odds = config.sys_probs
-    if odds is None and config.auto_prob == "prob_uniform":
-        odds = [1.0] * len(data.systems)
+    if odds is None:
+        odds = system_odds(data, config.batch_size, config.auto_prob)
     return Sampler(data, config.batch_size, seed=seed, odds=odds)
 
 

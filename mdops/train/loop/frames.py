@@ -10,6 +10,7 @@ from mdops.data.batch import Batch, make_batch
 from mdops.data.dataset import Dataset, load_dataset
 from mdops.data.labels import LABELS, Labels
 from mdops.data.neighbor_lists import PairLists
+from mdops.data.sampler import most_atoms
 from mdops.data.spins import with_spins
 from mdops.models.spin import Spin
 from mdops.train.config.sections import DataConfig
@@ -58,6 +59,7 @@ class Frames:
             leave_out=config.leave_out,
             left_out=getattr(config, "left_out", False),
             min_pair_dist=getattr(config, "min_pair_dist", 0.0),
+            most_atoms=most_atoms(config.batch_size),
             known=known,
             silent=[type_map[t] for t in silent],
         )
