@@ -80,6 +80,8 @@ class Branch:
             earlier = pretrained.potential
         self._load_data(earlier)
         self.loss: Loss = make_loss(config, self.frames.data, None if earlier is None else earlier.model)
+        if self.validation is not None:
+            self.loss.complete(self.validation.data)
         require_labels(self.loss, self.frames.data)
         if self._modifier is not None:
             require_own_labels(self.loss)
@@ -239,7 +241,7 @@ class Branch:
     def trained(self, share: Share, outcome: Outcome) -> dict[str, float]:
         """The errors of a step."""
         loss, result, batch = outcome
-        return self._errors(float(loss), squared_errors(result, batch) if share.is_counted else {})
+        return self._errors(float(loss), squared_errors(result, batch, self.loss) if share.is_counted else {})
 
     def measured(self, frames: Frames, first: int, count: int, fraction: float) -> dict[str, float]:
         """The root of the loss, and RMSEs, over batches `first` to `first + count - 1`."""
@@ -250,7 +252,7 @@ class Branch:
             result = predict(self.potential, batch, create_graph=False, loss=self.loss)
             detached = {name: value.detach() for name, value in result.items()}
             loss += float(self.loss(detached, batch, fraction, share.counts)) / count
-            errors = squared_errors(result, batch) if share.is_counted else {}
+            errors = squared_errors(result, batch, self.loss) if share.is_counted else {}
             for name, (square, number) in errors.items():
                 before = total.get(name, (0.0, 0))
                 total[name] = (before[0] + square, before[1] + number)
