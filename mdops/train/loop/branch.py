@@ -34,7 +34,7 @@ from mdops.train.loop.schedule import WeightAverage
 from mdops.train.loop.update import predict, train_step
 from mdops.train.loss import Loss
 from mdops.train.loss.base import squared_errors
-from mdops.train.model.initial import Pretrained, model_state, new_potential, restored
+from mdops.train.model.initial import Pretrained, model_state, new_potential, refit_to, restored
 from mdops.train.model.statistics import NeighborCounts, overflow_rule, statistics_frames
 from mdops.train.report.learning_curve import LearningCurve, Report
 from mdops.train.report.tensorboard import ScalarLog
@@ -301,6 +301,18 @@ class Branch:
             if self._processes.is_first:
                 full.take(step, errors, partial(save, averaged=full.averaged))
         return None
+
+    def change_bias(self) -> None:
+        """Shifts the energies of types to fit the labels of the data, by the first process."""
+
+        def make() -> list[torch.Tensor]:
+            found = restored(model_state(self.potential), self.config)
+            refit_to(found, self.config, only_learned(self.frames.data, self.loss), self.frames.lists)
+            return [found.model.out_bias, found.model.out_std]
+
+        own = self.potential.model
+        for value, new in zip((own.out_bias, own.out_std), self._processes.from_first(make), strict=True):
+            value.copy_(new)
 
     def _errors(self, loss: float, errors: Mapping[str, tuple[float, int]]) -> dict[str, float]:
         """The root of the loss, and RMSEs, over all processes."""
