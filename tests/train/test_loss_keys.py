@@ -14,6 +14,7 @@ from test_distributed import gradients
 from test_trainer import stop_after, tree
 
 from mdops import load
+from mdops.cli import main
 from mdops.data.evaluation import evaluate
 from mdops.data.labels import LABELS, SPIN_LABELS
 from mdops.errors import ConfigError
@@ -121,10 +122,23 @@ def test_frames_without_files_have_ones(folder):
     assert not data.has("atom_ener_coeff")
 
 
+@pytest.mark.parametrize("name", ["data.lmdb", "data.xyz"])
+def test_other_files_keep_coefficients(name, folder, tmp_path):
+    if name.endswith("lmdb"):
+        pytest.importorskip("lmdb")
+    assert main(["convert-data", str(folder), str(tmp_path / name), "-t", "Cu", "Al"]) == 0
+    found, expected = (load_dataset(path, ["Cu", "Al"]) for path in (tmp_path / name, folder))
+    for label in ("atom_ener_coeff", "atom_pref"):
+        np.testing.assert_allclose(found.labels[label], expected.labels[label], rtol=1e-7)
+
+
 def test_restarts_and_processes_have_the_same_numbers(folder, tmp_path):
     config = input_of(folder)
     places = [tmp_path / name for name in ("whole", "stopped")]
-    Trainer(config, places[0]).run()
+    trainer = Trainer(config, places[0])
+    trainer.run()
+    for frames in (trainer.frames, trainer.validation):
+        assert all(frames.data.present[name].all() for name in ("atom_pref", "atom_ener_coeff"))
     with contextlib.suppress(KeyboardInterrupt):
         Trainer(config, places[1]).run(stop_after(8))
     Trainer(config, places[1], restart=True).run()
