@@ -86,8 +86,8 @@ def _write_xyz(path: Path, data: "Dataset") -> None:
             atoms.info["virial"] = found["virial"][frame]
         if "atom_energy" in found:
             results["energies"] = found["atom_energy"][own]
-        if "atom_pref" in found:
-            atoms.arrays["atom_pref"] = found["atom_pref"][own]
+        for name in found.keys() & ("atom_pref", "atom_ener_coeff"):
+            atoms.arrays[name] = found[name][own]
         if "drdq" in found:
             atoms.arrays["drdq"] = found["drdq"][own].reshape(len(atoms), -1)
         if "fparam" in found:

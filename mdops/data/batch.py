@@ -1,6 +1,6 @@
 """Several frames as one input of a model, with what it should answer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,6 +10,7 @@ from mdops.data.dataset import Dataset
 from mdops.data.labels import LABELS, PARAMETERS, Labels, silent_types
 from mdops.data.neighbor_lists import PairLists, frames_system
 from mdops.models.spin import Spin
+from mdops.nn.sums import sum_systems
 from mdops.ops import NeighborList
 from mdops.potential import Potential
 from mdops.system import AtomsByType, Noise, System
@@ -119,6 +120,16 @@ def answering(batch: Batch, silent: Sequence[int]) -> torch.Tensor:
     for kind in silent:
         found = found & (types != kind)
     return found
+
+
+def scaled(result: Mapping[str, torch.Tensor], batch: Batch) -> Mapping[str, torch.Tensor]:
+    """Answers whose sums over atoms have the coefficients that the batch has (`Label.scales`)."""
+    for name in batch.labels:
+        of = batch.known[name].scales
+        if of in result:
+            terms = result[f"atom_{of}"].double() * batch.labels[name]
+            result = {**result, of: sum_systems(terms, batch.system.batch, batch.system.count)}
+    return result
 
 
 def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:

@@ -145,6 +145,13 @@ class Dataset:
             yield frames[start:stop]
             start = stop
 
+    def fill(self, label: str, frames: np.ndarray) -> None:
+        """Gives a label of atoms, ones, to those of these frames, (F,) bool, that lack it."""
+        present = self.present.setdefault(label, np.zeros(len(self), dtype=bool))
+        values = self.labels.setdefault(label, np.zeros(len(self.types)))
+        values[np.repeat(frames & ~present, self.sizes())] = 1.0
+        present |= frames
+
     def has(self, label: str) -> bool:
         """Whether any frame has this label or parameter."""
         return label in self.labels
@@ -229,6 +236,8 @@ def load_dataset(
                 doubted.add(block.system)
                 warnings.warn(message, stacklevel=2)
     _check_parameters(data)
+    for name in [name for name in data.labels if name in known and known[name].scales]:
+        data.fill(name, np.ones(len(data), dtype=bool))
     for label, name in (names or {}).items():
         if not data.has("virial" if label == "stress" else label):
             raise DataError(f"{', '.join(data.systems)}: no frame has {name!r}, the name given for {label}")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mdops.data.batch import make_batch
+from mdops.data.batch import make_batch, scaled
 from mdops.data.dataset import Dataset
 from mdops.data.labels import labels_of
 from mdops.data.neighbor_lists import PairLists
@@ -105,7 +105,9 @@ def _answers(
     """The answers for a batch; each frame by itself if one has none, to name it."""
     batch = make_batch(data, lists, frames).taken_by(potential).to(potential.device)
     try:
-        result = potential.evaluate(batch.system, batch.neighbors, batch.fparam, batch.aparam)
+        result = {
+            **scaled(potential.evaluate(batch.system, batch.neighbors, batch.fparam, batch.aparam), batch)
+        }
     except InputError as error:
         if len(frames) == 1:
             raise DataError(f"{data.name(int(frames[0]))}: {error}") from error

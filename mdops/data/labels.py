@@ -26,10 +26,11 @@ class Label:
         short: in the columns of a learning curve and the prefactors of a loss.
         extensive: whether that of a frame grows with the system.
         compared: whether errors of it are reported: not of what labels may split among the atoms in any way.
-        is_input: whether a model takes it; then nothing is learned from it.
+        is_input: whether a model, or a loss, takes it; then nothing is learned from it.
         of_pairs: whether each pair of a frame's atoms has one, (i, j), i first; files have (3 n, 3 n) numbers a frame.
         weighs: the other label whose errors it weighs; it has no errors of its own then.
         projects: whether these are summed up, by its numbers (3, G) of each atom, to G errors of a frame.
+        scales: the label of frames that is the sum of its atoms' answers times these numbers; 1 where a frame has none.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Label:
     of_pairs: bool = False
     weighs: str = ""
     projects: bool = False
+    scales: str = ""
 
     def shape_of(self, values: int, atoms: int) -> tuple[int, ...]:
         """Of one frame's, of so many values and atoms."""
@@ -126,11 +128,18 @@ _ALL = (
         weighs="forces",
         projects=True,
     ),
+    Label(
+        *("atom_ener_coeff", (), True, "coefficient of an atom's energy", "", 1, "", ("atom_ener_coeff",)),
+        *("atom_ener_coeff", "ec"),
+        compared=False,
+        is_input=True,
+        scales="energy",
+    ),
 )
 LABELS: Labels = {label.name: label for label in _ALL}  # of models of energies
 # Of models of energies with magnetic moments; `spin` is read with the labels, and is an input.
 SPIN_LABELS: Labels = {
-    **{name: label for name, label in LABELS.items() if not label.of_pairs and not label.weighs},
+    **{name: label for name, label in LABELS.items() if not (label.of_pairs or label.weighs or label.scales)},
     "forces": replace(LABELS["forces"], short="fr"),
     "force_mag": Label(
         *("force_mag", (3,), True, "magnetic force", "eV/moment", 1, "eV/moment"),

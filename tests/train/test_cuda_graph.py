@@ -155,6 +155,18 @@ def test_steps_in_graphs_are_the_steps_of_the_host(data, lists, descriptor):
 
 
 @pytest.mark.gpu
+def test_steps_with_coefficients_and_relative_forces(data, lists):
+    """Also with weights of forces that are implied."""
+    own = dataclasses.replace(data, labels=dict(data.labels), present=dict(data.present))
+    own.labels["atom_ener_coeff"] = np.random.default_rng(0).uniform(-1, 2, len(data.types))
+    own.present["atom_ener_coeff"] = np.ones(len(data), dtype=bool)
+    keys = {"start_pref_pf": 1.0, "limit_pref_pf": 1.0, "use_default_pf": True, "relative_f": 0.3}
+    config = small_config(loss={**keys, "enable_atom_ener_coeff": True})
+    assert "atom_pref" in make_loss(config, own).terms
+    _check_steps(config, own, lists)
+
+
+@pytest.mark.gpu
 def test_steps_of_adapters(data, lists):
     descriptor = {"rcut": 3.5, "channels": 4, "n_radial": 4, "lmax": 1, "n_blocks": 1, "mixing_layers": 2}
     config = small_config(

@@ -291,7 +291,7 @@ def test_nvnmd_is_refused_unless_it_is_off():
             {"use_spin": [True, False], "virtual_scale": -1.0},
             "model.spin.virtual_scale: is -1.0",
         ),
-        ("loss.relative_f", 1, "loss.relative_f: is 1; this is not supported, only None is"),
+        ("loss.relative_f", 0, "loss.relative_f: is 0.0, expected more than 0"),
         ("learning_rate", {"stop_lr": 1e-8, "stop_lr_ratio": 0.1}, "cannot be combined"),
         ("training.numb_epoch", 3, "cannot be combined with numb_epoch"),
         ("training.stop_batch", 3, "is given twice"),

@@ -173,7 +173,6 @@ class TrainingConfig:
         "stat_file": ("",),
         "warmup": (),
     }
-    NEUTRAL: ClassVar[dict[str, Any]] = {"change_bias_after_training": False}
 
     training_data: TrainingDataConfig = section(TrainingDataConfig)
     validation_data: ValidationConfig | None = section(ValidationConfig, optional=True)
@@ -210,6 +209,9 @@ class TrainingConfig:
         "decay of the average per step; at first (1 + n) / (10 + n) at step n, if that is less (not in DeePMD-kit)",
         low=0,
         below=1,
+    )
+    change_bias_after_training: bool = key(
+        False, "after the last step, shift the energies of the types to fit the labels of the training data"
     )
     gradient_max_norm: float | None = key(
         None, "longer gradients are scaled to this length; 0: no limit", low=0

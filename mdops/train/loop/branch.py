@@ -34,7 +34,7 @@ from mdops.train.loop.schedule import WeightAverage
 from mdops.train.loop.update import predict, train_step
 from mdops.train.loss import Loss
 from mdops.train.loss.base import squared_errors
-from mdops.train.model.initial import Pretrained, model_state, new_potential, restored
+from mdops.train.model.initial import Pretrained, model_state, new_potential, refit_to, restored
 from mdops.train.model.statistics import NeighborCounts, overflow_rule, statistics_frames
 from mdops.train.report.learning_curve import LearningCurve, Report
 from mdops.train.report.tensorboard import ScalarLog
@@ -80,6 +80,8 @@ class Branch:
             earlier = pretrained.potential
         self._load_data(earlier)
         self.loss: Loss = make_loss(config, self.frames.data, None if earlier is None else earlier.model)
+        if self.validation is not None:
+            self.loss.complete(self.validation.data)
         require_labels(self.loss, self.frames.data)
         if self._modifier is not None:
             require_own_labels(self.loss)
@@ -239,7 +241,7 @@ class Branch:
     def trained(self, share: Share, outcome: Outcome) -> dict[str, float]:
         """The errors of a step."""
         loss, result, batch = outcome
-        return self._errors(float(loss), squared_errors(result, batch) if share.is_counted else {})
+        return self._errors(float(loss), squared_errors(result, batch, self.loss) if share.is_counted else {})
 
     def measured(self, frames: Frames, first: int, count: int, fraction: float) -> dict[str, float]:
         """The root of the loss, and RMSEs, over batches `first` to `first + count - 1`."""
@@ -250,7 +252,7 @@ class Branch:
             result = predict(self.potential, batch, create_graph=False, loss=self.loss)
             detached = {name: value.detach() for name, value in result.items()}
             loss += float(self.loss(detached, batch, fraction, share.counts)) / count
-            errors = squared_errors(result, batch) if share.is_counted else {}
+            errors = squared_errors(result, batch, self.loss) if share.is_counted else {}
             for name, (square, number) in errors.items():
                 before = total.get(name, (0.0, 0))
                 total[name] = (before[0] + square, before[1] + number)
@@ -299,6 +301,18 @@ class Branch:
             if self._processes.is_first:
                 full.take(step, errors, partial(save, averaged=full.averaged))
         return None
+
+    def change_bias(self) -> None:
+        """Shifts the energies of types to fit the labels of the data, by the first process."""
+
+        def make() -> list[torch.Tensor]:
+            found = restored(model_state(self.potential), self.config)
+            refit_to(found, self.config, only_learned(self.frames.data, self.loss), self.frames.lists)
+            return [found.model.out_bias, found.model.out_std]
+
+        own = self.potential.model
+        for value, new in zip((own.out_bias, own.out_std), self._processes.from_first(make), strict=True):
+            value.copy_(new)
 
     def _errors(self, loss: float, errors: Mapping[str, tuple[float, int]]) -> dict[str, float]:
         """The root of the loss, and RMSEs, over all processes."""

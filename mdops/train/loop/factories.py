@@ -30,12 +30,16 @@ def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
 
 
 def make_loss(config: Config, data: Dataset | None = None, model: AtomicModel | None = None) -> Loss:
-    """The loss of the section `loss`; with `skip_absent`, of the labels in `data`, if given. `model` is the trained
+    """The loss of the section `loss`; with `skip_absent`, of the labels in `data`, if given, which it makes
+    `complete`. `model` is the trained
     one, if it is not the input's."""
     outputs = outputs_of(config.model) if model is None else model.outputs
     spin = spin_of(config.model, config.model.type_map) if model is None else model.spin
     loss = LOSSES[config.loss.KIND].make(config.loss, labels_of(outputs, spin is not None))
-    return loss if data is None else loss.only_of(data)
+    if data is None:
+        return loss
+    loss.complete(data)
+    return loss.only_of(data)
 
 
 def only_learned(data: Dataset, loss: Loss) -> Dataset:

@@ -273,6 +273,9 @@ class Trainer:
                 if on_step:
                     on_step(self.step)
                 self._validate_fully()
+                if self.step == self.steps and training.change_bias_after_training:
+                    for branch in self._all:
+                        branch.change_bias()
                 if self.step % training.save_freq == 0 or self.step == self.steps:
                     self.save()
             self.processes.wait()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from mdops.data.batch import Batch, labelled_rows, rows
+from mdops.data.batch import Batch, labelled_rows, rows, scaled
 from mdops.data.dataset import Dataset
 from mdops.data.labels import Labels, silent_types
 from mdops.models.contract import AtomicModel
@@ -73,6 +73,13 @@ class Loss(ABC):
     def check(self, data: Dataset) -> None:  # noqa: B027
         """Raises ConfigError for data that its section does not fit."""
 
+    def complete(self, data: Dataset) -> None:  # noqa: B027
+        """Gives data the labels that its section implies, and takes those that it ignores."""
+
+    def relative(self, error: torch.Tensor, name: str, batch: Batch) -> torch.Tensor:
+        """Errors (S or N, components) of a label in the units of the section."""
+        return error
+
     def only_of(self, data: Dataset) -> Self:
         """Without the terms of labels that no frame of the data has, if its section allows it."""
         return self
@@ -93,6 +100,7 @@ class Loss(ABC):
             counts: divide the sums of errors by these instead of `label_counts(batch)`. With the mean of
                 several processes' counts, the mean of their gradients is that of all batches as one.
         """
+        result = scaled(result, batch)
         parts = self.parts(result, batch, fraction, label_counts(batch) if counts is None else counts)
         # Even without labels it is part of the graph: gradients are then 0.
         nothing = sum(result[self.labels[name].answer][:0].sum().double() for name in self.terms)
@@ -153,19 +161,22 @@ def label_number(data: Dataset, name: str, frames: np.ndarray) -> int:
 
 
 @torch.no_grad()
-def label_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, torch.Tensor]:
+def label_errors(
+    result: Mapping[str, torch.Tensor], batch: Batch, loss: Loss | None = None
+) -> dict[str, torch.Tensor]:
     """For each label of the batch, prediction - label, float64, of the frames or atoms that have it.
 
     Energies (n, 1), virials (n, 9) and other extensive labels are per atom; forces are (n, 3), atomic
-    energies (n,). Weighted ones are multiplied with the root of their weight.
+    energies (n,). Weighted ones are multiplied with the root of their weight. With a `loss` they are `relative`.
     """
-    errors = {}
+    errors, result = {}, scaled(result, batch)
     for name in batch.labels:
         of = batch.known[name]
         if of.answer not in result:  # Hessians, if not in the loss
             continue
         labelled = rows(name, batch)
         error = result[of.answer].double() - batch.labels[of.answer]
+        error = error if loss is None else loss.relative(error, name, batch)
         error = (_projected(error, name, batch) if of.projects else error)[labelled]
         if of.weighs and not of.projects:
             error = error * batch.labels[name][labelled, None].sqrt()
@@ -175,10 +186,12 @@ def label_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, 
     return errors
 
 
-def squared_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, tuple[float, int]]:
+def squared_errors(
+    result: Mapping[str, torch.Tensor], batch: Batch, loss: Loss | None = None
+) -> dict[str, tuple[float, int]]:
     """For each label of the batch, the sum of squared `label_errors` and over how many values it goes.
 
     sqrt(sum / count) is the RMSE, over several batches too.
     """
-    errors = label_errors(result, batch)
+    errors = label_errors(result, batch, loss)
     return {name: (float(error.square().sum()), error.numel()) for name, error in errors.items()}

@@ -1,6 +1,7 @@
 """The loss "ener": errors of energies, forces, virials and atomic energies, weighted."""
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -47,12 +48,14 @@ class ErrorOptions(Options):
 class EnergyLossOptions(ErrorOptions):
     KIND = "ener"
     NAMES = ("ener", "ener_hess")
-    NEUTRAL: ClassVar[dict[str, Any]] = {
-        "relative_f": None,
-        "enable_atom_ener_coeff": False,
-        "use_default_pf": False,
-    }
 
+    use_default_pf: bool = key(False, "atoms of frames without atom_pref have the weight 1")
+    enable_atom_ener_coeff: bool = key(
+        False, "energies are sums of atomic energies times atom_ener_coeff, which is 1 in frames without it"
+    )
+    relative_f: float | None = key(
+        None, "divide errors of an atom's force by the length of its label plus this", unit="eV/A", above=0
+    )
     numb_generalized_coord: int = key(0, "number of generalized coordinates", low=0)
     use_huber: bool = key(False, "use Huber functions instead of squares")
     huber_delta: float | list[float] = key(
@@ -87,6 +90,9 @@ class EnergyLoss(Loss):
         intensive: see above.
         skips_absent: see `only_of`.
         coordinates: the number of generalized ones.
+        default_weights: w = 1 for forces of frames without `atom_pref`.
+        coefficients: E = sum c e, with c of the data (`atom_ener_coeff`), 1 where it has none.
+        relative_forces: dF is over |F| + this, eV/A, in the terms of forces and of weighted ones; None: it is not.
     """
 
     Options: ClassVar[type[Options]] = EnergyLossOptions
@@ -102,6 +108,9 @@ class EnergyLoss(Loss):
     intensive: bool = False
     skips_absent: bool = False
     coordinates: int = 0
+    default_weights: bool = False
+    coefficients: bool = False
+    relative_forces: float | None = None
 
     def __post_init__(self) -> None:
         if self.function not in ("mse", "mae"):
@@ -128,15 +137,15 @@ class EnergyLoss(Loss):
             "function": options.loss_func,
             "intensive": options.intensive_ener_virial,
             "skips_absent": options.skip_absent,
-            "coordinates": getattr(options, "numb_generalized_coord", 0),
         }
         terms = {name: label.short for name, label in cls.labels.items()}
         weights = weights_of(options, (t for t in terms.values() if hasattr(options, f"start_pref_{t}")))
         prefactors = {name: weights[term] for name, term in terms.items() if term in weights}
-        return cls(prefactors, **shared, **cls._huber_options(options))
+        return cls(prefactors, **shared, **cls._own(options))
 
     @staticmethod
-    def _huber_options(options: Any) -> dict[str, Any]:
+    def _own(options: Any) -> dict[str, Any]:
+        """Of the keys that other losses of energies lack."""
         delta = options.huber_delta if isinstance(options.huber_delta, list) else [options.huber_delta] * 3
         if len(delta) != 3:
             raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")
@@ -149,7 +158,13 @@ class EnergyLoss(Loss):
                 raise ConfigError(
                     f"loss.use_huber: is not for {what} forces (loss.start_pref_{short}), as in DeePMD-kit"
                 )
+        if options.use_huber and options.relative_f is not None:
+            raise ConfigError("loss.use_huber: is not for relative_f, as in DeePMD-kit")
         return {
+            "coordinates": options.numb_generalized_coord,
+            "default_weights": options.use_default_pf,
+            "coefficients": options.enable_atom_ener_coeff,
+            "relative_forces": options.relative_f,
             "huber": options.use_huber,
             "huber_delta": (delta[0], delta[1], delta[2]),
             "force_norm": options.f_use_norm,
@@ -170,6 +185,25 @@ class EnergyLoss(Loss):
                 raise ConfigError(
                     f"loss.numb_generalized_coord: is {self.coordinates}, and {name} of the data has {found}"
                 )
+
+    def complete(self, data: Dataset) -> None:
+        for name, label in self.labels.items():
+            weighs = self.default_weights and label.weighs and not label.projects and name in self.terms
+            if weighs and data.has(label.weighs):
+                data.fill(name, data.present[label.weighs])
+            if label.scales and data.has(name) and not self.coefficients:
+                warnings.warn(
+                    f"the data has {name}, which the training ignores without loss.enable_{name}",
+                    stacklevel=2,
+                )
+                del data.labels[name], data.present[name]
+
+    def relative(self, error: torch.Tensor, name: str, batch: Batch) -> torch.Tensor:
+        label = self.labels[name]
+        if self.relative_forces is None or label.answer != "forces" or label.projects:
+            return error
+        length = torch.linalg.vector_norm(batch.labels["forces"], dim=1, keepdim=True)
+        return error / (length + self.relative_forces)
 
     def only_of(self, data: Dataset) -> Self:
         if not self.skips_absent:
@@ -192,6 +226,7 @@ class EnergyLoss(Loss):
             return error
         if self.labels[name].projects:
             return error.square()  # also beside absolute errors, as in DeePMD-kit
+        error = self.relative(error, name, batch)
         atoms = batch.sizes[:, None].double() if self.labels[name].per_atom else 1.0
         if name == "forces" and self.force_norm:
             error = torch.linalg.vector_norm(error, dim=1, keepdim=True)

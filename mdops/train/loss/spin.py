@@ -19,7 +19,7 @@ from mdops.train.loss.weights import Weight, weighted
 )
 class SpinLossOptions(ErrorOptions):
     KIND = "ener_spin"
-    NEUTRAL: ClassVar[dict[str, Any]] = {"enable_atom_ener_coeff": False}
+    NEUTRAL: ClassVar[dict[str, Any]] = {"enable_atom_ener_coeff": False}  # with it, DeePMD-kit stops
 
 
 @dataclass(frozen=True)
@@ -36,5 +36,5 @@ class SpinLoss(EnergyLoss):
         return ". Give the model a section 'spin', or take 'ener'" if "energy" in labels else ""
 
     @staticmethod
-    def _huber_options(options: Any) -> dict[str, Any]:
+    def _own(options: Any) -> dict[str, Any]:
         return {}

@@ -167,10 +167,15 @@ def adapt(potential: Potential, config: Config, data: Dataset, lists: PairLists,
     if config.training.spline:
         use_training_spline(potential, counts.nearest, _types(potential, data))
     if refit:
-        preset = _by_type(preset_energies(config.model), config.model, potential)
-        frames = statistics_frames(config, data)
-        refit_bias(potential, data, lists, frames, preset=preset, rcond=fit_rcond(config.model))
+        refit_to(potential, config, data, lists)
     return potential
+
+
+def refit_to(potential: Potential, config: Config, data: Dataset, lists: PairLists) -> None:
+    """`refit_bias`, as the input tells."""
+    preset = _by_type(preset_energies(config.model), config.model, potential)
+    frames = statistics_frames(config, data)
+    refit_bias(potential, data, lists, frames, preset=preset, rcond=fit_rcond(config.model))
 
 
 def _types(potential: Potential, data: Dataset) -> list[int] | None:
