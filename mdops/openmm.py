@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 import openmm
 from openmm import unit
-from openmmml.mlpotential import MLPotentialImpl, MLPotentialImplFactory
 
 from mdops.errors import InputError
 
 
-class MDOpsPotentialFactory(MLPotentialImplFactory):
-    """The class that the entry point names."""
+class MDOpsPotentialFactory:
+    """The class that the entry point names. OpenMM-ML loads it while it is imported, so it is there before that, and
+    without a base of OpenMM-ML's."""
 
     def createImpl(self, name: str, **args: Any) -> "MDOpsPotential":
         return MDOpsPotential(name, **args)
+
+
+from openmmml.mlpotential import MLPotentialImpl  # noqa: E402
 
 
 class MDOpsPotential(MLPotentialImpl):

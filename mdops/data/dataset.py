@@ -293,7 +293,7 @@ def _listed(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
 def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Systems and files, a folder that is not itself a system replaced by the systems below it."""
     wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not wanted:
+    if not all(map(str, wanted or [""])):  # "" would be the working folder
         raise DataError("no systems are given")
     places = []
     for path in map(Path, wanted):

@@ -1,5 +1,7 @@
 """The potential "mdops" in OpenMM-ML: numbers, dynamics, a part of a system, and saved systems."""
 
+import subprocess
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -28,6 +30,13 @@ def registered():
     """As the entry point does, where mdops was installed before it had one."""
     if "mdops" not in {entry.name for entry in entry_points(group="openmmml.potentials")}:
         MLPotential.registerImplFactory("mdops", MDOpsPotentialFactory())
+
+
+def test_the_module_may_be_imported_first():
+    """OpenMM-ML loads the entry point while it is imported itself."""
+    code = "import mdops.openmm, openmmml; assert 'mdops' in openmmml.MLPotential._implFactories"
+    registered = "mdops" in {entry.name for entry in entry_points(group="openmmml.potentials")}
+    subprocess.run([sys.executable, "-c", code if registered else code.partition(";")[0]], check=True)
 
 
 def crystal():

@@ -295,8 +295,9 @@ def test_wrong_names_of_labels_and_types_are_refused(tmp_path, system):
         load_dataset(place, TYPES, names={"energy": "REF_energy", "forces": "REF_force"})
     with pytest.raises(InputError, match="type_map has Cu more than once"):
         load_dataset(system, ["Cu", "Al", "Cu"])
-    with pytest.raises(DataError, match="no systems are given"):
-        load_dataset([], TYPES)
+    for none in ([], "", [""]):
+        with pytest.raises(DataError, match="no systems are given"):
+            load_dataset(none, TYPES)
 
 
 def test_types_out_of_range_are_refused(system):
