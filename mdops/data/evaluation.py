@@ -105,9 +105,8 @@ def _answers(
     """The answers for a batch; each frame by itself if one has none, to name it."""
     batch = make_batch(data, lists, frames).taken_by(potential).to(potential.device)
     try:
-        result = {
-            **scaled(potential.evaluate(batch.system, batch.neighbors, batch.fparam, batch.aparam), batch)
-        }
+        found = potential.evaluate(batch.system, batch.neighbors, batch.fparam, batch.aparam)
+        result = dict(scaled(found, batch))
     except InputError as error:
         if len(frames) == 1:
             raise DataError(f"{data.name(int(frames[0]))}: {error}") from error

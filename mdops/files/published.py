@@ -131,7 +131,7 @@ def why_no_model_file(path: Path) -> str:
     """The reason to report for a path at which `find_model_file` found no file."""
     name = published_name(str(path))
     if path.exists():
-        return "this is no file" if not path.is_dir() else "this is a folder"
+        return "this is a folder" if path.is_dir() else "this is no file"
     if name is None:
         return "there is no such file"
     return f"there is no such file; it is a published model, which `mdops download {name}` fetches"

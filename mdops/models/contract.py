@@ -105,6 +105,7 @@ class Features(NamedTuple):
     axes: torch.Tensor | None = None
 
     def of_atoms(self, run: slice) -> "Features":
+        """Those of these atoms alone."""
         return Features(self.values[run], None if self.axes is None else self.axes[run])
 
     def with_zeros(self, count: int) -> "Features":

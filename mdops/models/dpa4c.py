@@ -320,9 +320,7 @@ class DPA4C(SumsBySplines, Descriptor):
     def ntypes(self) -> int:
         return len(self.type_map)
 
-    @property
-    def captures(self) -> bool:
-        return True
+    captures = True
 
     @property
     def why_no_splines(self) -> str | None:

@@ -94,6 +94,18 @@ def build(tree, dtype=torch.float64, overflow="error"):
     return Potential(model_of_tree(tree, dtype), overflow=overflow)
 
 
+def virials_of_energies(potential, atoms, spins=None):
+    """Atomic virials of an open system by their definition, -sum_i dE_i/dx_j (x) (x_j - x_i): one gradient for each
+    atom's energy."""
+    x = torch.tensor(atoms.positions, requires_grad=True)
+    types = torch.tensor([potential.type_map.index(name) for name in atoms.symbols])
+    found = torch.zeros(len(x), 3, 3, dtype=torch.float64)
+    for i, energy in enumerate(potential(x, types, spins=spins)["atom_energy"]):
+        (g,) = torch.autograd.grad(energy, x, retain_graph=True)
+        found -= g[:, :, None] * (x - x[i]).detach()[:, None, :]
+    return found
+
+
 @torch.no_grad()
 def composed(potential, system, fparam=None, aparam=None):
     """Every answer by the evaluator that differentiates: splines or nets, and autograd."""

@@ -12,7 +12,16 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import bulk
-from reference_cases import DATA, SHARED, loaded, model_path, overflow_of, references, relative_error
+from reference_cases import (
+    DATA,
+    SHARED,
+    loaded,
+    model_path,
+    overflow_of,
+    references,
+    relative_error,
+    virials_of_energies,
+)
 
 from mdops import load
 from mdops.evaluators import SIMULATE
@@ -139,17 +148,6 @@ def chain(potential, **cell):
     return atoms
 
 
-def by_energies(potential, atoms):
-    """-sum_i dE_i/dx_j (x) (x_j - x_i) of an open system: one gradient for each atom's energy."""
-    x = torch.tensor(atoms.positions, requires_grad=True)
-    types = torch.tensor([potential.type_map.index(name) for name in atoms.symbols])
-    found = torch.zeros(len(x), 3, 3, dtype=torch.float64)
-    for i, energy in enumerate(potential(x, types)["atom_energy"]):
-        (g,) = torch.autograd.grad(energy, x, retain_graph=True)
-        found -= g[:, :, None] * (x - x[i]).detach()[:, None, :]
-    return found
-
-
 def of_kind(case, dtype="float64", **options):
     path = DATA.parent / "reference_kinds" / case / "model.dp"
     with warnings.catch_warnings():
@@ -162,7 +160,7 @@ def test_messages_carry_virials_to_where_energies_come_from(case):
     exact, splines, single = of_kind(case, spline=False), of_kind(case), of_kind(case, "float32")
     assert exact.reach > 1
     atoms = chain(exact)
-    wanted = by_energies(exact, atoms)
+    wanted = virials_of_energies(exact, atoms)
     for potential, tolerance in ((exact, 1e-12), (splines, 1e-6), (single, 5e-5)):
         plain, found = potential.compute(atoms), potential.compute(atoms, atom_virial=True)
         assert relative_error(torch.tensor(found["atom_virial"]), wanted) < tolerance
@@ -209,7 +207,7 @@ def test_those_of_messages_have_no_graph(case):
             potential.evaluator(use)(system, pairs, atom_virial=True)
         with torch.no_grad():
             found, _ = potential.evaluator(use)(system, pairs, atom_virial=True)
-        wanted = by_energies(of_kind(case, spline=False), chain(potential))
+        wanted = virials_of_energies(of_kind(case, spline=False), chain(potential))
         assert relative_error(found["atom_virial"], wanted) < 1e-6
 
 

@@ -319,9 +319,7 @@ class Branch:
         (total,) = self._processes.sums([loss])
         sums = self._processes.sum_errors(errors, self.loss.labels)
         rmse = {name: (square / number) ** 0.5 for name, (square, number) in sums.items()}
-        mean = (
-            total / self._processes.count
-        )  # negative prefactors of a rate above start_lr can make it negative
+        mean = total / self._processes.count  # below 0 by negative prefactors, of a rate above start_lr
         return {"loss": mean**0.5 if mean >= 0 else math.nan, **rmse}
 
     def state(self) -> dict[str, Any]:

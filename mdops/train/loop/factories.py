@@ -31,8 +31,7 @@ def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
 
 def make_loss(config: Config, data: Dataset | None = None, model: AtomicModel | None = None) -> Loss:
     """The loss of the section `loss`; with `skip_absent`, of the labels in `data`, if given, which it makes
-    `complete`. `model` is the trained
-    one, if it is not the input's."""
+    `complete`. `model` is the trained one, if it is not the input's."""
     outputs = outputs_of(config.model) if model is None else model.outputs
     spin = spin_of(config.model, config.model.type_map) if model is None else model.spin
     loss = LOSSES[config.loss.KIND].make(config.loss, labels_of(outputs, spin is not None))
