@@ -106,7 +106,7 @@ class Domain:
             UnsupportedModelError: for a model of other outputs than energies.
             InputError: the charge or multiplicity is missing, out of range, or not one that the model takes.
         """
-        potential.require_energies("a part of a system", moments=True)
+        potential.require_energies("a part of a system")
         self.potential, self._spin = potential, potential.model.spin
         self._evaluator = Autograd(potential)  # it supports domains that lack some types
         self.charge_spin = None

@@ -131,7 +131,7 @@ def export_program(
     atom_virial: bool = False,
 ) -> ExportedProgram:
     """See `Potential.export`."""
-    potential.require_energies("an exported program", moments=True)
+    potential.require_energies("an exported program")
     if capacity is None and potential.model.spin is not None and potential.model.spin.paired:
         raise InputError(
             "the model has virtual atoms for magnetic moments, whose neighbours a list of atoms lacks: give a "

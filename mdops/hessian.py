@@ -20,17 +20,20 @@ def hessians(
     """(P, 3, 3) float64, eV/A^2: d^2E/dx_i dx_j for all pairs (i, j) of atoms in a system, ordered by system, i, j.
 
     The atoms of a system must be consecutive. Takes 3 n passes for systems of up to n atoms. The results are not
-    differentiable: the ops of mdops have no third derivatives."""
+    differentiable: the ops of mdops have no third derivatives. Virtual atoms move with theirs, and do not count."""
+    step = 2 if system.paired else 1  # rows of an atom
     with torch.enable_grad():
-        positions = system.positions.detach().requires_grad_()
-        moved = replace(system, positions=positions)
+        old = system.positions.detach().view(-1, step, 3)
+        positions = old[:, 0].clone().requires_grad_()
+        moved = replace(system, positions=(positions[:, None] + (old - old[:, :1])).flatten(0, 1))
         answers, _ = Autograd(potential)(moved, neighbors, fparam, aparam, create_graph=True)
-        sizes = torch.bincount(system.batch.long(), minlength=system.count).tolist()
+        forces = answers["forces"].view(-1, step, 3).sum(1)
+        sizes = torch.bincount(system.batch[::step].long(), minlength=system.count).tolist()
         first = torch.tensor([sum(sizes[:k]) for k in range(len(sizes))])
         rows = []
         for k in range(3 * max(sizes, default=0)):
             there = [int(start) + k // 3 for start, n in zip(first, sizes, strict=True) if k // 3 < n]
-            slope = -answers["forces"][there, k % 3].sum()
+            slope = -forces[there, k % 3].sum()
             rows.append(torch.autograd.grad(slope, positions, retain_graph=True)[0])
     return by_pairs(rows, sizes)
 

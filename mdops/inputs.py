@@ -7,17 +7,16 @@ from mdops.nn.quantized import Scheme
 from mdops.potential import Potential
 
 
-def check_models(models: Sequence[Potential], *, energies: bool = True, moments: bool = False) -> None:
+def check_models(models: Sequence[Potential], *, energies: bool = True) -> None:
     """Raises InputError unless there is a model, all know the same elements and answer the same, and low-bit ones are
-    allowed; UnsupportedModelError where there are no `energies`, and have to be, or magnetic moments, and the program
-    takes none."""
+    allowed; UnsupportedModelError where there are no `energies`, and have to be."""
     if not models:
         raise InputError("no model is given")
     for model in models:
         if not isinstance(model, Potential):
             raise InputError(f"{model!r} is given as a model, expected a result of `mdops.load`")
         if energies:
-            model.require_energies("a simulation", moments=moments)
+            model.require_energies("a simulation")
         if model.model.outputs != models[0].model.outputs:
             names = [", ".join(output.name for output in m.model.outputs) for m in (models[0], model)]
             raise InputError(
@@ -26,17 +25,11 @@ def check_models(models: Sequence[Potential], *, energies: bool = True, moments:
         if model.scheme is not None and not model.allow_low_bit:
             raise InputError(_low_bit_refusal(model.scheme))
     for k, model in enumerate(models[1:], 2):
-        if sorted(_elements(model)) != sorted(_elements(models[0])):
+        if sorted(model.model.elements) != sorted(models[0].model.elements):
             raise InputError(
-                f"the models must know the same elements: the first has {', '.join(_elements(models[0]))}, "
-                f"number {k} has {', '.join(_elements(model))}"
+                f"the models must know the same elements: the first has {', '.join(models[0].model.elements)}, "
+                f"number {k} has {', '.join(model.model.elements)}"
             )
-
-
-def _elements(model: Potential) -> Sequence[str]:
-    """The type map without the types of virtual atoms of moments."""
-    spin = model.model.spin
-    return model.type_map if spin is None else model.type_map[: spin.ntypes]
 
 
 def _low_bit_refusal(scheme: Scheme) -> str:

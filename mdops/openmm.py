@@ -111,7 +111,7 @@ class ModelForce:
         self._moments = moments
         self.calculator = MDOps(**arguments)
         for potential in self.calculator.models:
-            potential.require_energies("OpenMM", moments=True)
+            potential.require_energies("OpenMM")
         takes = any(potential.model.spin is not None for potential in self.calculator.models)
         if takes != (moments is not None):
             raise InputError(

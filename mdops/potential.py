@@ -25,7 +25,6 @@ from mdops.io.tree import with_digits
 from mdops.io.write import require_writable
 from mdops.jit import kernels
 from mdops.models import model_of_tree
-from mdops.models.charge_spin import charge_spin_defaults
 from mdops.models.contract import AtomicModel, Tree
 from mdops.models.judge import Overflow
 from mdops.ops import NeighborList
@@ -377,10 +376,7 @@ class Potential(EvaluationContext):
                 raise UnsupportedModelError(
                     f"{self.kind} passes messages: there are atomic virials of energies alone"
                 )
-        if self.model.spin is not None and not (system.paired or system.spins is not None):
-            raise InputError(
-                "the model has magnetic moments, but the system has none: see `system_with_spins`"
-            )
+        self._require_moments(system)
         near, aparam = self._listed(system, neighbors, aparam)
         answers, _ = self.own_evaluator()(system, near, fparam, aparam, atom_virial=atom_virial)
         found = self.with_sums({name: value.detach() for name, value in answers.items()}, system)
@@ -405,9 +401,22 @@ class Potential(EvaluationContext):
 
         neighbors: a list that is kept from call to call; None: a new one.
         """
-        spin, rows = self.model.spin, self.system_with_spins(system, spins)
+        rows = self.system_with_spins(system, spins)
         at = rows.positions, rows.cell, rows.pbc, rows.types, rows.batch
         near = None if neighbors is None else neighbors.update(*at)
+        return self._of_atoms(rows, near, fparam, aparam, atom_virial=atom_virial)
+
+    def _of_atoms(
+        self,
+        rows: System,
+        near: NeighborList | None,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+        *,
+        atom_virial: bool,
+    ) -> dict[str, torch.Tensor]:
+        """`evaluate` for a system with its moments and for atomic parameters of atoms; results have rows of atoms."""
+        spin = self.model.spin
         aparam = aparam if spin is None else spin.rows_of(aparam)
         found = self.evaluate(rows, near, fparam, aparam, atom_virial=atom_virial)
         return found if spin is None else spin.of_atoms(found)
@@ -416,12 +425,14 @@ class Potential(EvaluationContext):
     @_in_own_precision
     @torch.no_grad()
     def descriptors(self, system: System, neighbors: NeighborList | None = None) -> torch.Tensor:
-        """(N, D): the descriptor of each atom, computed by the nets themselves.
+        """(N, D): the descriptor of each atom, computed by the nets themselves. A model with magnetic moments takes a
+        system of `system_with_spins` or `system_of`; virtual atoms have rows, too.
 
         Raises:
             InputError: as `forward`.
             UnsupportedModelError: the model has no descriptor, or consists of several models.
         """
+        self._require_moments(system)
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
         autograd = Autograd(self)
@@ -481,16 +492,9 @@ class Potential(EvaluationContext):
         """
         require_flags(atom_virial=atom_virial)
         frames = atoms if isinstance(atoms, list | tuple) else [atoms]
-        system, spins = self._system(frames), None
-        if self.model.spin is not None:
-            spins = torch.as_tensor(systems.atom_spins(frames), device=self.device)
         parts = self._parameter("fparam", fparam), self._parameter("aparam", aparam)
-        result = self.evaluate_atoms(system, *parts, spins=spins, atom_virial=atom_virial)
+        result = self._of_atoms(self.system_of(frames), None, *parts, atom_virial=atom_virial)
         return {name: value.cpu().numpy() for name, value in result.items()}
-
-    def _system(self, frames: Sequence[Any]) -> System:
-        defaults = charge_spin_defaults(self.model)
-        return systems.from_atoms(frames, self.type_map, self.device, defaults=defaults)
 
     @outside_inference_mode
     def hessians(
@@ -500,17 +504,25 @@ class Potential(EvaluationContext):
         aparam: np.ndarray | Sequence[float] | None = None,
     ) -> list[np.ndarray]:
         """d^2E/dx dx of ASE Atoms, or of each of a list of them: (3 n, 3 n), eV/A^2, by autograd through the nets
-        themselves, or through the splines of angles if the model has some. It takes 3 n passes.
+        themselves, or through the splines of angles if the model has some. It takes 3 n passes. Magnetic moments stay
+        as they are.
 
-        Raises InputError as `compute`, UnsupportedModelError for models with other outputs or magnetic moments."""
+        Raises InputError as `compute`, UnsupportedModelError for models with other outputs."""
         self.require_energies("a Hessian")
         frames = atoms if isinstance(atoms, list | tuple) else [atoms]
-        system = self._system(frames)
-        parts = self._parameter("fparam", fparam), self._parameter("aparam", aparam)
-        found = hessians(self, system, self.neighbor_list(system), *parts).cpu().numpy()
+        system, spin = self.system_of(frames), self.model.spin
+        of_frames, of_rows = self._parameter("fparam", fparam), self._parameter("aparam", aparam)
+        of_rows = of_rows if spin is None else spin.rows_of(of_rows)
+        found = hessians(self, system, self.neighbor_list(system), of_frames, of_rows).cpu().numpy()
         ends = np.cumsum([len(one) ** 2 for one in frames])[:-1]
         pairs = zip(np.split(found, ends), map(len, frames), strict=True)
         return [own.reshape(n, n, 3, 3).swapaxes(1, 2).reshape(3 * n, 3 * n) for own, n in pairs]
+
+    def _require_moments(self, system: System) -> None:
+        if self.model.spin is not None and not (system.paired or system.spins is not None):
+            raise InputError(
+                "the model has magnetic moments, but the system has none: see `system_with_spins`"
+            )
 
     def _parameter(self, name: str, value: np.ndarray | Sequence[float] | None) -> torch.Tensor | None:
         if value is None:

@@ -15,7 +15,7 @@ from mdops.data.batch import make_batch
 from mdops.data.dataset import Dataset
 from mdops.data.evaluation import Evaluation, evaluate
 from mdops.data.neighbor_lists import PairLists
-from mdops.errors import InputError
+from mdops.errors import InputError, UnsupportedModelError
 from mdops.md import Engine, EnsembleSettings
 from mdops.md.guard import UnstableRunError
 from mdops.md.motion import set_velocities
@@ -47,6 +47,7 @@ def quantize(potential: Potential, scheme: str, data: Dataset | None = None) -> 
 
     Raises:
         InputError: the scheme is unknown, or the model has no such nets or is low-bit already.
+        UnsupportedModelError: it has magnetic moments.
     """
     found = copy.deepcopy(potential)
     of = _scheme(scheme)
@@ -55,6 +56,8 @@ def quantize(potential: Potential, scheme: str, data: Dataset | None = None) -> 
         raise InputError(
             f"{potential.kind} has no fitting net with hidden layers, which are the layers that become low-bit"
         )
+    if potential.model.spin is not None:
+        raise UnsupportedModelError("models with magnetic moments have no low-bit form")
     if potential.scheme is not None:
         raise InputError(f"the model is low-bit already ({potential.scheme.name}): begin with the full one")
     rows = {} if data is None else _inputs(found, data)

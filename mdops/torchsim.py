@@ -73,7 +73,7 @@ class MDOpsModel(ModelInterface):
             else load(model, head=head, device=device, dtype=dtype, spline=spline, overflow=overflow, r_min=r_min,
                       matmul=matmul, allow_low_bit=allow_low_bit)
         )  # fmt: skip
-        check_models([self.potential], moments=True)
+        check_models([self.potential])
         self._dtype = torch.float64
         self._compute_forces, self._compute_stress = compute_forces, compute_stress
         given = None if fparam is None else torch.tensor(as_numbers("fparam", fparam), device=self.device)

@@ -65,6 +65,10 @@ def core_arrays(
         return _with_charges(potential, potential.modifier, precisions, elements)
     if not _answers_dipoles(potential):
         potential.require_energies("the C core")
+        if potential.model.spin is not None:
+            raise UnsupportedModelError(
+                f"the C core does not support models with magnetic moments; {_ELSEWHERE}"
+            )
     types = _types(potential, elements)
     r_min = DEFAULT_R_MIN if potential.grid is None else potential.grid.r_min
     exact = copy.deepcopy(potential).cpu().double().eval()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self, overload
 import numpy as np
 import torch
 
-from mdops.errors import InputError, UnsupportedModelError
+from mdops.errors import InputError
 from mdops.flags import require_flags
 from mdops.loading import load
 from mdops.potential import Overflow, Potential
@@ -75,7 +75,7 @@ class DeepPot:
             if isinstance(model_file, Potential)
             else load(model_file, head=head, device=device, dtype=dtype, spline=spline, overflow=overflow)
         )
-        self.potential.require_energies("DeepPot", adds_charges=True, moments=True)
+        self.potential.require_energies("DeepPot", adds_charges=True)
         if not isinstance(auto_batch_size, bool | int) or (
             auto_batch_size < 1 and auto_batch_size is not False
         ):
@@ -122,10 +122,8 @@ class DeepPot:
         Raises:
             InputError: shapes do not fit, or the model cannot evaluate a frame (`Potential.forward`).
         """
-        frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type, spin)
+        frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type, charge_spin, spin)
         f, n, _ = frames.coords.shape
-        if charge_spin is not None:
-            frames = frames._replace(charge_spin=checked_charge_spin(charge_spin, f))
         shapes = {"energy": (f, 1), "forces": (f, n, 3), "virial": (f, 9)}
         if atomic:
             shapes |= {"atom_energy": (f, n, 1), "atom_virial": (f, n, 9)}
@@ -154,6 +152,8 @@ class DeepPot:
         aparam: Any = None,
         mixed_type: bool = False,
         dtype: str = "native",
+        charge_spin: Any = None,
+        spin: Any = None,
     ) -> np.ndarray:
         """The descriptor of each atom, (F, n, D); arguments as of `eval`.
 
@@ -164,12 +164,12 @@ class DeepPot:
         """
         if dtype not in ("native", *_DTYPES):
             raise InputError(f"dtype is {dtype!r}, expected 'fp32', 'fp64' or 'native'")
-        if self.has_spin:
-            raise UnsupportedModelError("eval_descriptor does not support models with magnetic moments")
-        frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type)
-        found = self._in_batches(
-            frames, lambda system, *_: {"descriptor": self.potential.descriptors(system)}
-        )
+        frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type, charge_spin, spin)
+
+        def answer(system: System, *_: Any) -> dict[str, torch.Tensor]:
+            return {"descriptor": self.potential.descriptors(system)[:: 2 if system.paired else 1]}
+
+        found = self._in_batches(frames, answer)
         (f, n), width = frames.types.shape, found[0]["descriptor"].shape[1] if found else 0
         native = np.float32 if self.potential.dtype == torch.float32 else np.float64
         descriptors = _joined([part["descriptor"] for part in found], (f, n, width))
@@ -179,8 +179,7 @@ class DeepPot:
 
     def get_type_map(self) -> list[str]:
         """The element of each type, without virtual atoms of moments."""
-        moments = self.potential.model.spin
-        return list(self.potential.type_map[: None if moments is None else moments.ntypes])
+        return list(self.potential.model.elements)
 
     def get_ntypes(self) -> int:
         return len(self.get_type_map())
@@ -241,7 +240,8 @@ class DeepPot:
         fparam: Any,
         aparam: Any,
         mixed_type: bool,
-        spin: Any = None,
+        charge_spin: Any,
+        spin: Any,
     ) -> _Frames:
         """The arguments of `eval` in their full shapes."""
         types = np.asarray(atom_types)
@@ -275,7 +275,7 @@ class DeepPot:
             types.astype(np.int32),
             None if fparam is None else _fitting("fparam", fparam, [(f, p), (1, p)]),
             None if aparam is None else _fitting("aparam", aparam, [(f, n, q), (1, n, q), (1, 1, q)]),
-            None,
+            None if charge_spin is None else checked_charge_spin(charge_spin, f),
             None if spin is None else _fitting("spin", spin, [(f, n, 3)]),
         )
 

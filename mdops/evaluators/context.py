@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar, get_args
 import torch
 
 from mdops.errors import InputError, UnsupportedModelError
+from mdops.models.charge_spin import charge_spin_defaults
 from mdops.models.contract import ENERGY, AtomicModel
 from mdops.models.judge import Overflow, judge
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
@@ -16,7 +17,7 @@ from mdops.nn.quantized import Scheme
 from mdops.nn.sums import sum_systems
 from mdops.nn.watch import Watch
 from mdops.ops import NeighborList, neighbor_list
-from mdops.system import System
+from mdops.system import System, atom_spins, from_atoms
 from mdops.tables.splined_model import SplinedModel
 from mdops.tracing import is_exported
 
@@ -197,23 +198,23 @@ class EvaluationContext(SplinedModel, ABC):
         found |= answers
         return found if self.model.spin is None else self.model.spin.answers(found, system)
 
+    def system_of(self, frames: Sequence[Any]) -> System:
+        """ASE's atoms with their charges and moments. Raises InputError for what the model cannot take."""
+        defaults, spin = charge_spin_defaults(self.model), self.model.spin
+        system = from_atoms(frames, self.type_map, self.device, defaults=defaults)
+        return system if spin is None else spin.system(system, torch.from_numpy(atom_spins(frames)))
+
     @property
     def answers_energies(self) -> bool:
         """Whether the answers are energies, forces and virials, and nothing else."""
         return self.model.outputs == (ENERGY,)
 
-    def require_energies(self, what: str, *, adds_charges: bool = False, moments: bool = False) -> None:
-        """Raises UnsupportedModelError, naming `what` needs energies, if there are none; if they depend on magnetic
-        moments, unless it takes `moments`; or if charges are to be added, unless it `adds_charges` like
-        `Potential.evaluate`."""
+    def require_energies(self, what: str, *, adds_charges: bool = False) -> None:
+        """Raises UnsupportedModelError, naming `what` needs energies, if there are none; or if charges are to be added,
+        unless it `adds_charges` like `Potential.evaluate`."""
         if ENERGY not in self.model.outputs:
             has = ", ".join(output.name for output in self.model.outputs)
             raise UnsupportedModelError(f"{what} needs energies and conservative forces, not {has}")
-        if self.model.spin is not None and not moments:
-            raise UnsupportedModelError(
-                f"{what} does not support the magnetic moments of this model: `Potential.compute` and the ASE "
-                "calculator do"
-            )
         if not adds_charges:
             self.require_no_modifier(what)
 

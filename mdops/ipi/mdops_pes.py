@@ -63,7 +63,7 @@ class MDOpsDriver(Dummy_driver):
         if wrong:
             raise InputError(f"mdops has no parameter {wrong[0]} for i-PI: it has {', '.join(_PARAMETERS)}")
         self.potential = load(model, head=head, device=device, dtype=dtype, overflow=overflow, matmul=matmul)
-        check_models([self.potential], moments=True)
+        check_models([self.potential])
         atoms = ase.io.read(template, index=-1)
         assert isinstance(atoms, Atoms)
         types = element_types(atoms.get_chemical_symbols(), self.potential.type_map)

@@ -226,12 +226,20 @@ def parse_config(tree: Mapping[str, Any], folder: str | os.PathLike[str] = ".") 
 _OF_THE_LOOP = ("training_data", "validation_data", "numb_steps", "numb_epoch", "seed")
 
 
+NO_MOMENTS = (
+    "`mdops learn` has no models with magnetic moments, because moments stay as they are in its dynamics, so it cannot "
+    "explore others: label structures with different moments, and train with `mdops train`"
+)
+
+
 def _check_input(tree: Mapping[str, Any]) -> None:
     unknown = [
         name for name in tree if name not in ("model", "learning_rate", "loss", "optimizer", "training")
     ]
     if unknown:
         raise ConfigError(f"students.input.{unknown[0]}: is not a section that a student takes")
+    if (tree.get("model") or {}).get("spin") is not None:
+        raise ConfigError(f"students.input.model.spin: {NO_MOMENTS}")
     for name in tree.get("training", {}):
         if name in _OF_THE_LOOP:
             raise ConfigError(f"students.input.training.{name}: is set by the loop, not by the input")

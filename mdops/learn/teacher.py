@@ -18,8 +18,8 @@ from ase.calculators.singlepoint import SinglePointCalculator
 
 from mdops.calculator import MDOps
 from mdops.digest import digest
-from mdops.errors import ConfigError
-from mdops.learn.config import AseTeacherConfig, CommandTeacherConfig, ModelTeacherConfig
+from mdops.errors import ConfigError, UnsupportedModelError
+from mdops.learn.config import NO_MOMENTS, AseTeacherConfig, CommandTeacherConfig, ModelTeacherConfig
 from mdops.loading import load
 from mdops.models.judge import Overflow
 from mdops.potential import Potential
@@ -89,6 +89,8 @@ class ModelTeacher(Teacher):
             allow_low_bit=True,
         )
         self._model.require_energies("a teacher")
+        if self._model.model.spin is not None:
+            raise UnsupportedModelError(f"teacher.model: {NO_MOMENTS}")
         self._atoms = config.batch_atoms
         head = f" {config.head}" if config.head else ""
         rule = "" if config.overflow == "error" else f" {config.overflow}"

@@ -77,7 +77,7 @@ def run(
     if not hasattr(atoms.calc, "models"):
         raise InputError("the atoms have no calculator MDOps: set atoms.calc = MDOps(model)")
     for potential in atoms.calc.models:
-        potential.require_energies("a simulation", moments=True)
+        potential.require_energies("a simulation")
     if engine is None:
         engine = not atoms.constraints
     simulation = _Simulation(atoms, physics, output, new_velocities, restraints)

@@ -760,6 +760,11 @@ class AtomicModel(ModelComponent, ABC):
         return None
 
     @property
+    def elements(self) -> list[str]:
+        """The type map without the types of virtual atoms."""
+        return self.type_map[: None if self.spin is None else self.spin.ntypes]
+
+    @property
     def mixed_types(self) -> bool:
         """Whether neighbours of all types share places and weights, as parts of a blend must."""
         return False

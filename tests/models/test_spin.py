@@ -68,6 +68,24 @@ def test_an_exchange_has_room_for_the_positions_of_atoms_and_virtual_atoms(monke
     assert max(widths) == 6 == domain.exchange_width
 
 
+def test_hessians_are_derivatives_of_forces_at_constant_moments(potential):
+    atoms, step = crystal(), 1e-4
+    fewer = atoms[1:]
+    matrix, other = potential.hessians([atoms, fewer])
+    assert matrix.shape == (24, 24) and other.shape == (21, 21)
+    largest = np.abs(matrix).max()
+    np.testing.assert_allclose(matrix, matrix.T, rtol=0, atol=1e-13 * largest)
+    for frame, found in ((atoms, matrix), (fewer, other)):
+        for coordinate in (4, 20):  # of nickel and of oxygen
+            pair = []
+            for sign in (1, -1):
+                moved = frame.copy()
+                moved.positions.reshape(-1)[coordinate] += sign * step
+                pair.append(potential.compute(moved)["forces"].ravel())
+            wanted = (pair[1] - pair[0]) / (2 * step)
+            np.testing.assert_allclose(found[coordinate], wanted, rtol=0, atol=3e-6 * largest)
+
+
 def test_forces_magnetic_forces_and_virials_are_derivatives(potential):
     atoms, step = crystal(), 4e-5
     found = potential.compute(atoms)

@@ -129,7 +129,7 @@ class Simulation(ABC, Generic[G, F]):
         frames = self._frames(structures)
         several = isinstance(potential, Sequence) and not isinstance(potential, str)
         self.potentials: list[Potential] = list(potential) if several else [potential]  # type: ignore[arg-type,list-item]
-        check_models(self.potentials, moments=True)
+        check_models(self.potentials)
         self.potential = self.potentials[0]
         self._magnetic = any(model.model.spin is not None for model in self.potentials)
         if self._moves_cells(physics):
