@@ -50,12 +50,12 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"{'atoms':>8}{'ms/step':>12}{'us/atom/step':>14}{'ns/day':>10}{'steps/list':>12}{'neighbours':>12}"
     )
-    from mdops.jit.sample_box import sample_box
+    from mdops.jit.sample_box import sample_atoms
 
     # Atoms without forces come closer to each other than real ones; the time of a step does not depend on this.
     warnings.filterwarnings("ignore", message=".*have a neighbour nearer.*")
     for count in args.atoms:
-        seconds, lasts, neighbors = _measure(sample_box(count, model.type_map), model, args)
+        seconds, lasts, neighbors = _measure(sample_atoms(count, model.model.elements, model), model, args)
         speed = TIMESTEP * 1e-6 * 86400 / seconds
         print(
             f"{count:8d}{1e3 * seconds:12.3f}{1e6 * seconds / count:14.3f}{speed:10.3g}{lasts:12.1f}"

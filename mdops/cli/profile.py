@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from mdops.errors import InputError
     from mdops.files.structures import frames_file
     from mdops.jit.profile import profile
-    from mdops.jit.sample_box import sample_box, sample_elements
+    from mdops.jit.sample_box import sample_atoms, sample_elements
     from mdops.loading import load
     from mdops.progress import StepProgress
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         r_min=args.r_min, matmul=args.matmul,
     )  # fmt: skip
     atoms = (
-        sample_box(args.atoms, sample_elements(model))
+        sample_atoms(args.atoms, sample_elements(model), model)
         if args.structure is None
         else read_structure(args.structure)
     )

@@ -15,8 +15,7 @@ from mdops.errors import JitError
 from mdops.evaluators.context import EvaluationContext
 from mdops.files import cache
 from mdops.jit import builder, models
-from mdops.jit.sample_box import sample_box, sample_elements
-from mdops.system import from_atoms
+from mdops.jit.sample_box import sample_atoms, sample_elements
 
 PAYS = 0.98  # rebuilt kernels are used automatically if a step takes at most this part of the prebuilt ones' time
 _ROUNDS = 25
@@ -181,9 +180,9 @@ def _ops_library(model: EvaluationContext) -> ctypes.CDLL:
 def _measure(model: EvaluationContext, key: str) -> dict[str, Any]:
     """Times steps with and without the kernels, in turns, after a comparison of their results."""
     count = 384 if model.device.type == "cpu" else 12288
-    system = from_atoms([sample_box(count, sample_elements(model))], model.type_map, model.device)
+    system = model.system_of([sample_atoms(count, sample_elements(model), model)])
     near = model.neighbor_list(system)
-    parameters = blank_parameters(model, count)
+    parameters = blank_parameters(model, system.atoms)
     evaluator = model.evaluator()
 
     def step() -> Any:

@@ -13,10 +13,19 @@ DENSITY = 0.1  # atoms/A^3, about that of water and of many solids
 
 def sample_elements(model: EvaluationContext) -> list[str]:
     """Elements for a model's box: all that it knows, but only a few if many types share places for neighbours."""
-    known = [name for name in model.type_map if name in atomic_numbers]
+    known = [name for name in model.model.elements if name in atomic_numbers]
     if not known:
         raise InputError(f"no type of the model is a chemical element: {', '.join(model.type_map)}")
     return known[:_MOST_ELEMENTS] if all(spec.mixed for spec in model.neighbors) else known
+
+
+def sample_atoms(count: int, elements: list[str], model: EvaluationContext) -> Atoms:
+    """`sample_box`, with magnetic moments of length 1 in several directions if the model takes some."""
+    atoms = sample_box(count, elements)
+    if model.model.spin is not None:
+        angles = np.arange(count)
+        atoms.set_initial_magnetic_moments(np.stack([np.cos(angles), np.sin(angles), 0.0 * angles], 1))
+    return atoms
 
 
 def sample_box(count: int, elements: list[str]) -> Atoms:

@@ -15,7 +15,6 @@ from ase import Atoms, units
 from mdops.evaluators.context import EvaluationContext
 from mdops.jit import kernels
 from mdops.jit.trace import HOST, Span
-from mdops.system import from_atoms
 from mdops.tracing import capturing
 from mdops.verlet import VerletList
 
@@ -35,14 +34,15 @@ class Steps:
     """
 
     def __init__(self, model: EvaluationContext, atoms: Atoms, skin: float) -> None:
-        self.model, self.system = model, from_atoms([atoms], model.type_map, model.device)
+        self.model, self.system = model, model.system_of([atoms])
         speed = np.sqrt(units.kB * TEMPERATURE / atoms.get_masses())[:, None]
         move = speed * np.random.default_rng(0).standard_normal((len(atoms), 3)) * TIMESTEP * units.fs
-        self._move = self.system.positions.new_tensor(move)
+        rows = 2 if self.system.paired else 1  # of an atom
+        self._move = self.system.positions.new_tensor(move).repeat_interleave(rows, 0)
         self._skin = skin
         self._lists = VerletList(model.cutoff, skin, ntypes=len(model.type_map))
         self._evaluator = model.evaluator()
-        self._parameters = kernels.blank_parameters(model, len(atoms))
+        self._parameters = kernels.blank_parameters(model, self.system.atoms)
         self.captures = model.device.type == "cuda" and bool(self._evaluator.captures)
         if self.captures:  # atoms cannot be found by type during a capture
             self.system.find_atoms_by_type(len(model.type_map))
