@@ -18,7 +18,8 @@ class MDOpsDriver(Driver):
         self.model = model if isinstance(model, DeepPot) else DeepPot(model, **options)
 
     def label(self, data: dict[str, Any]) -> dict[str, Any]:
-        """dpdata's `data` with the results for all of its frames.
+        """dpdata's `data` with the results for all of its frames. A model with magnetic moments takes them from
+        `spins`, and gives `force_mags`.
 
         Raises:
             InputError: the model does not know an element, or has no answer for a frame.
@@ -30,6 +31,9 @@ class MDOpsDriver(Driver):
         types[used] = element_types([names[t] for t in used], self.model.get_type_map())
         cells = None if data.get("nopbc", False) else data["cells"]
         parameters = {name: data[name] for name in ("fparam", "aparam") if name in data}
-        energy, force, virial = self.model.eval(data["coords"], cells, types[own], **parameters)
+        spins = data.get("spins") if self.model.has_spin else None
+        arguments = data["coords"], cells, types[own]
+        energy, force, virial, *magnetic = self.model.eval(*arguments, **parameters, spin=spins)
         f = len(force)
-        return {**data, "energies": energy.reshape(f), "forces": force, "virials": virial.reshape(f, 3, 3)}
+        found = {"energies": energy.reshape(f), "forces": force, "virials": virial.reshape(f, 3, 3)}
+        return {**data, **found, **({"force_mags": magnetic[0]} if magnetic else {})}

@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
         _take(model, args.bias_value)
     else:
         _fit(model, args)
-    for element, old, new in zip(model.type_map, before, model.model.out_bias.cpu().numpy(), strict=True):
+    after = model.model.out_bias.cpu().numpy()
+    for element, old, new in zip(model.model.elements, before, after, strict=False):
         print(f"{element:<3} {old:16.8f} -> {new:16.8f} eV")
     model.save(output)
     print(f"wrote {output}")
@@ -64,27 +65,29 @@ def run(args: argparse.Namespace) -> int:
 def _take(model: "Potential", values: list[float]) -> None:
     import torch
 
-    if len(values) != len(model.type_map):
+    elements = model.model.elements
+    if len(values) != len(elements):
         raise InputError(
-            f"--bias-value has {len(values)} energies, but the model's elements are "
-            f"{', '.join(model.type_map)}"
+            f"--bias-value has {len(values)} energies, but the model's elements are {', '.join(elements)}"
         )
-    model.model.out_bias.copy_(torch.tensor(values, dtype=torch.float64))
+    model.model.out_bias[: len(values)] = torch.tensor(values, dtype=torch.float64)
 
 
 def _fit(model: "Potential", args: argparse.Namespace) -> None:
     import numpy as np
 
+    from mdops.data.evaluation import load_for
     from mdops.data.neighbor_lists import PairLists
+    from mdops.data.spins import with_spins
     from mdops.data.statistics import spread_frames
     from mdops.errors import DataError
-    from mdops.train import load_dataset
     from mdops.train.model.initial import refit_bias, set_bias
     from mdops.train.model.statistics import fit_rcond, preset_energies
 
     if args.numb_batch < 0:
         raise InputError(f"--numb-batch {args.numb_batch}: expected a number of frames, or 0 for all")
-    data = load_dataset(systems_of(args), model.type_map)
+    data, spin = load_for(model, systems_of(args)), model.model.spin
+    data = data if spin is None else with_spins(data, spin)
     frames = np.arange(len(data))
     if args.numb_batch:
         frames = spread_frames(data, args.numb_batch, [1] * len(data.systems))

@@ -24,16 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import numpy as np
 
+    from mdops.data.evaluation import load_for
     from mdops.deepmd.descriptors import descriptors
     from mdops.files.atomic import replace_file
     from mdops.loading import load
-    from mdops.train import load_dataset
 
     require_kind(args.output, f"--output {args.output}", folder=True)
     model = load(
         args.model, head=args.head, device=args.device, dtype="float64", spline=False, overflow=args.overflow
     )
-    data = load_dataset(systems_of(args), model.type_map, labelled=False)
+    data = load_for(model, systems_of(args), labelled=False)
     names = [Path(system).resolve().name for system in data.systems]
     twice = [name for name in names if names.count(name) > 1]
     if twice:

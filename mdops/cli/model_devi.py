@@ -41,9 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mdops.data.evaluation import load_for
     from mdops.deepmd.model_devi import model_deviation, write_model_devi
     from mdops.loading import load
-    from mdops.train import load_dataset
 
     if len(args.models) < 2 and not args.real_error:
         raise InputError("a deviation needs several models: give at least two")
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         )
         for path in args.models
     ]  # fmt: skip
-    data = load_dataset(args.system, models[0].type_map, labelled=False)
+    data = load_for(models[0], args.system, labelled=False)
     found = model_deviation(
         models, data, real_error=args.real_error, relative=args.relative, relative_v=args.relative_v
     )

@@ -39,21 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mdops.data.evaluation import evaluate
-    from mdops.data.labels import labels_of
+    from mdops.data.evaluation import evaluate, load_for
     from mdops.loading import load
-    from mdops.train import load_dataset
 
     curve = _require_outputs(args)
     model = load(
         args.model, head=args.head, device=args.device, dtype=args.dtype, overflow=args.overflow, spline=args.spline,
         r_min=args.r_min, matmul=args.matmul,
     )  # fmt: skip
-    known = labels_of(model.model.outputs, model.model.spin is not None)
-    pairs = zip(model.type_map, model.model.has_energy.tolist(), strict=True)
-    silent = [element for element, answers in pairs if not answers]
-    data = load_dataset(args.data, model.type_map, names=label_names(args.names), known=known, silent=silent)
-    evaluation = evaluate(model, data)
+    evaluation = evaluate(model, load_for(model, args.data, names=label_names(args.names)))
     _show(evaluation)
     if args.matmul != "float32":
         print(_cost_of_matmul(model, evaluation))

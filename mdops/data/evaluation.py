@@ -1,11 +1,14 @@
 """A model's answers beside the labels of a dataset, and their errors."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from mdops.data.batch import make_batch, scaled
-from mdops.data.dataset import Dataset
+from mdops.data.dataset import Dataset, load_dataset
 from mdops.data.labels import labels_of
 from mdops.data.neighbor_lists import PairLists
 from mdops.data.spins import with_spins
@@ -78,11 +81,19 @@ class Evaluation:
         return found
 
 
+def load_for(potential: Potential, paths: Sequence[str | os.PathLike[str]], **options: Any) -> Dataset:
+    """`load_dataset` with the labels that the model answers, and with magnetic moments if it takes them."""
+    model = potential.model
+    silent = [name for name, has in zip(model.type_map, model.has_energy.tolist(), strict=True) if not has]
+    known = labels_of(model.outputs, model.spin is not None)
+    return load_dataset(paths, model.type_map, known=known, silent=silent, **options)
+
+
 def evaluate(potential: Potential, data: Dataset, lists: PairLists | None = None) -> Evaluation:
     """The model's answers for all frames, whose `lists` are made unless given.
 
     Raises DataError, naming the frame, where it has none, and InputError where the data's labels are of another kind of
-    model (`load_dataset(..., known=labels_of(potential.model.outputs))`)."""
+    model (see `load_for`)."""
     spin = potential.model.spin
     if data.known != labels_of(potential.model.outputs, spin is not None):
         raise InputError(
