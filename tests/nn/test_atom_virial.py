@@ -3,6 +3,7 @@
 DeePMD-kit's own numbers are compared in tests/nn/test_reference.py and tests/models.
 """
 
+import copy
 import dataclasses
 import warnings
 from types import SimpleNamespace
@@ -23,15 +24,18 @@ from reference_cases import (
     virials_of_energies,
 )
 
-from mdops import load
+from mdops import Potential, load
 from mdops.evaluators import SIMULATE
 from mdops.evaluators.from_moments import LowBit
 from mdops.evaluators.one_op import Fused
+from mdops.io import read_model
+from mdops.models import model_of_tree
 from mdops.models.neighborhood import Neighborhood
 from mdops.quantization import quantize
 
 CASES = ("base", "se_a_alloy", "exclude_types", "fparam_aparam", "overflow", "virtual_atoms", "three_types")
 ALLOY = model_path("se_a_alloy")
+KINDS = DATA.parent / "reference_kinds"
 
 
 def by_pairs(potential, one):
@@ -149,7 +153,7 @@ def chain(potential, **cell):
 
 
 def of_kind(case, dtype="float64", **options):
-    path = DATA.parent / "reference_kinds" / case / "model.dp"
+    path = KINDS / case / "model.dp"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return load(path, dtype=dtype, overflow="extend", **options)
@@ -169,6 +173,21 @@ def test_messages_carry_virials_to_where_energies_come_from(case):
     # The pairs alone, each booked on its neighbour, miss what messages carry.
     pairs = by_pairs(exact, SimpleNamespace(system=exact._system([atoms]), fparam=None, aparam=None))
     assert relative_error(pairs, wanted) > 1e-2 or case not in ("dpa2_base", "dpa4_base")
+
+
+def test_a_blend_of_a_hybrid_that_passes_messages_has_its_table():
+    """One op computes the whole blend where no atomic virials are asked for."""
+    tree, of_net = (read_model(KINDS / name / "model.dp").model for name in ("zbl_dpa2", "hybrid_dpa2_a"))
+    tree["models"][0] |= {name: of_net[name] for name in ("descriptor", "fitting")}
+    exact, splines = (
+        Potential(model_of_tree(copy.deepcopy(tree), torch.float64), overflow="extend").eval() for _ in "ab"
+    )
+    splines.use_spline()
+    atoms = chain(exact)
+    plain, found = splines.compute(atoms), splines.compute(atoms, atom_virial=True)
+    assert relative_error(torch.tensor(found["atom_virial"]), virials_of_energies(exact, atoms)) < 1e-6
+    for name, value in plain.items():
+        assert relative_error(torch.tensor(found[name]), torch.tensor(value)) < 1e-12, name
 
 
 @pytest.mark.parametrize("case", MESSAGES)
