@@ -60,8 +60,8 @@ class Evaluator(ABC):
         cost: how a step by the next evaluator compares, for models that cannot use this one.
         chooses_knots: whether it makes splines with knots that it chooses itself, for the types in the systems.
         packs_weights: whether it has to be made anew when a weight changes.
-        captures: whether it never waits for the device if `check` is False and `System.atoms_by_type` is known, so that
-            a CUDA graph can capture it.
+        captures: whether it never waits for the device if `check` is False and `System.atoms_by_type` is known, and for
+            atomic virials of messages `NeighborList.ghosts`, so that a CUDA graph can capture it.
         devices: the types of devices that it supports.
         energies_alone: whether its only answers are energies, forces and virials.
         differentiable: whether answers have graphs.

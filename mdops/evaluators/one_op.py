@@ -89,7 +89,7 @@ class FusedParts(Evaluator):
         system, near = step.system, step.neighbors
         tables = self._tables_of(system)
         if tables is None or (step.atom_virial and self.potential.reach > 1):
-            return None
+            return self._in_runs.answer(step)
         s, others = tables.splines, None
         extra = s.extra_inputs(system, step.fparam, step.aparam)
         if not tables.is_whole:
@@ -124,7 +124,8 @@ class FusedParts(Evaluator):
 
     def covers(self, step: Step) -> bool:
         """Whether the op answers this step."""
-        return self._tables_of(step.system) is not None
+        in_passes = step.atom_virial and self.potential.reach > 1
+        return not in_passes and self._tables_of(step.system) is not None
 
     def _tables(self, splines: SplineModel) -> "_Tables | None":
         """The op's arguments for systems of its types; None if it does not support them."""

@@ -9,8 +9,11 @@ import torch
 from torch.nn.functional import pad
 
 from mdops.models.neighborhood import Neighborhood, NeighborReport
-from mdops.ops import EdgeIndex, edge_gather, edge_scatter, pair_forces, unpack_images
+from mdops.ops import EdgeIndex, NeighborList, edge_gather, edge_scatter, pair_forces, unpack_images
 from mdops.system import Exchange, System
+
+_NONE = 2**62  # larger than every key
+_BITS = 30  # of a packed image
 
 S = TypeVar("S", bound=Any)
 Found = tuple[tuple[dict[str, torch.Tensor], Any], NeighborReport | None]
@@ -122,22 +125,48 @@ def _middles(system: System, atoms: int) -> torch.Tensor:
     return ((low + high) / 2)[batch]
 
 
+def ghosts_of(
+    pairs: NeighborList | Neighborhood, *, paired: bool, room: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The images of atoms among the neighbours, each once, for `NeighborList.ghosts`: (G,) int64, rising. And their
+    number, () int64; if it is larger than G, some are missing.
+
+    Args:
+        paired: as in `System`: an atom and its virtual atom are one image.
+        room: G; None: their number, which waits for a GPU.
+    """
+    keys = torch.sort(_keys(pairs, 2 if paired else 1).flatten())[0]
+    begins = (pad(keys, (1, 0), value=-1).diff() > 0) & (keys < _NONE)
+    count = begins.sum()
+    size = int(count) if room is None else room
+    places = torch.nonzero_static(begins, size=size, fill_value=len(keys))[:, 0]
+    return pad(keys, (0, 1), value=_NONE)[places], count
+
+
+def _keys(pairs: NeighborList | Neighborhood, rows: int) -> torch.Tensor:
+    """(N, K) int64, of each neighbour's atom, which has so many rows, and its image; `_NONE` if it is no image."""
+    keys = (pairs.neighbors.long() // rows << _BITS) + pairs.images
+    return keys.masked_fill((pairs.images <= 0) | (pairs.neighbors < 0), _NONE)
+
+
 def _with_images(near: Neighborhood) -> tuple[Neighborhood, EdgeIndex]:
     """The same, with a ghost for each image of an atom that is a neighbour, and the ghosts' atoms. Ghosts have no
-    neighbours."""
+    neighbours, and those behind the last image are no neighbours: copies of atoms, whose gradients are zeros."""
     s, atoms = near.system, near.system.atoms
-    crosses = (near.images != 0) & (near.neighbors >= 0) & ~(near.squared > near.cutoff**2)
     rows = 2 if s.paired else 1  # a virtual atom stays beside its atom
-    keys = (near.neighbors.long() // rows << 30) + near.images  # an image has 30 bits
-    found, places = torch.unique(keys[crosses], return_inverse=True)
-    found, ghosts = found.repeat_interleave(rows), len(found) * rows
-    of_pair = torch.arange(ghosts, device=found.device) % rows
-    owners = (found >> 30) * rows + of_pair
-    places = atoms + places * rows + near.neighbors[crosses] % rows
-    shifts = unpack_images((found & (2**30 - 1)).int()).to(s.cell)
+    found = ghosts_of(near, paired=s.paired)[0] if near.ghosts is None else near.ghosts
+    ghosts, own = rows * len(found), atoms // rows
+    place = torch.arange(ghosts, device=found.device)
+    images = found.repeat_interleave(rows)
+    owners = torch.where(images >> _BITS < own, images >> _BITS, place // rows % max(own, 1))
+    owners = owners * rows + place % rows
+    shifts = unpack_images((images & (2**_BITS - 1)).int()).to(s.cell)
     batch = s.batch[owners]
     positions = s.positions[owners] + (shifts[:, None] @ s.cell[batch.long()])[:, 0]
-    neighbors = near.neighbors.masked_scatter(crosses, places.to(near.neighbors.dtype))
+    keys = _keys(near, rows)
+    # Where there are more images than room, whoever made the list finds it out.
+    ghost = torch.searchsorted(found, keys).clamp(max=len(found) - 1) * rows + near.neighbors % rows
+    neighbors = torch.where(keys < _NONE, (atoms + ghost).int(), near.neighbors)
     index = EdgeIndex.of(owners.int(), atoms)
     system = System(
         torch.cat((s.positions, positions)),

@@ -85,7 +85,7 @@ class Neighborhood:
         first_derivative_only: whether there is at most one derivative, by the displacements alone: in simulations,
             where weights are constants.
         matmul: the least accuracy of products then (`Potential.use_matmul`).
-        max_pairs, graph_room: as in `NeighborList`.
+        max_pairs, graph_room, ghosts: as in `NeighborList`.
         nodes: how many atoms `neighbors` can index, if the rows are those of some of them; None: one each row.
         reports: the neighbour reports of descriptors' ops, by descriptor.
         sums: their sums over neighbours that turn gradients into forces, by descriptor; None: none, and energies are
@@ -105,6 +105,7 @@ class Neighborhood:
     matmul: str = "float32"
     max_pairs: int | None = None
     graph_room: tuple[int, int, int] | None = None
+    ghosts: torch.Tensor | None = None
     nodes: int | None = None
     reports: dict[Any, NeighborReport] = dataclasses.field(default_factory=dict, compare=False)
     sums: "dict[Any, NeighborSums] | None" = None
@@ -114,8 +115,8 @@ class Neighborhood:
         """The pair vectors are differentiable in positions and cell."""
         pairs = neighbors.neighbors, neighbors.images
         d = displacements(system.positions, system.cell, system.batch, *pairs, dtype)
-        max_pairs, room = neighbors.max_pairs, neighbors.graph_room
-        return cls(system, *pairs, neighbors.counts, d, cutoff, max_pairs=max_pairs, graph_room=room)
+        known = {name: getattr(neighbors, name) for name in ("max_pairs", "graph_room", "ghosts")}
+        return cls(system, *pairs, neighbors.counts, d, cutoff, **known)
 
     @property
     def types(self) -> torch.Tensor:

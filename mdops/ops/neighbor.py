@@ -21,6 +21,8 @@ class NeighborList(NamedTuple):
         max_pairs: the most pairs there can be, if this is known without asking a GPU.
         graph_room: the room for edges, angles, and edges that form angles, in a graph from this list, if their numbers
             cannot be read from a GPU (`NeighborGraph.of_list`, `angle_edges`); None: their numbers.
+        ghosts: (G,) int64, the images of atoms among the neighbours, as `mdops.models.force_moments.ghosts_of` lists
+            them for atomic virials of messages; None: who needs them lists them, and waits for a GPU.
     """
 
     neighbors: torch.Tensor
@@ -29,6 +31,7 @@ class NeighborList(NamedTuple):
     cutoff: float
     max_pairs: int | None = None
     graph_room: tuple[int, int, int] | None = None
+    ghosts: torch.Tensor | None = None
 
 
 def pack_images(shifts: torch.Tensor) -> torch.Tensor:

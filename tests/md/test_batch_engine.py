@@ -236,10 +236,14 @@ def test_graphs_change_nothing(models, name, replays):
 def test_message_passing_runs_in_graphs(replays):
     physics, ends = PHYSICS["nve"], []
     for graphs in (False, True):
-        potential = load(GRAPH_MODELS["dpa3"], device="cuda", dtype="float64")
-        engine = BatchEngine([alloy(physics), alloy(physics, 1, 3)], potential, physics, graphs=graphs)
+        potential, both = load(GRAPH_MODELS["dpa3"], device="cuda", dtype="float64"), [alloy(physics)]
+        both.append(alloy(physics, 1, 3))
+        engine = BatchEngine(both, potential, physics, graphs=graphs, atom_virial=True)
         ends += list(engine.run(40, every=40))
         assert bool(replays) == graphs
     np.testing.assert_array_equal(ends[0].positions, ends[1].positions)
+    for frame, atoms in zip(ends[1], both, strict=True):
+        wanted = potential.compute(frame.atoms(atoms), atom_virial=True)["atom_virial"]
+        np.testing.assert_allclose(frame.atom_virial, wanted, rtol=0, atol=1e-10)
     (alone,) = Engine(alloy(physics), load(GRAPH_MODELS["dpa3"]), physics).run(40, every=40)
     np.testing.assert_allclose(ends[1][0].positions, alone.positions, atol=1e-7)

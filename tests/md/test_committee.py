@@ -8,7 +8,7 @@ import pytest
 import torch
 from ase import Atoms
 from ase_reference import reference_integrator
-from engine_cases import MODEL, PHYSICS, alloy, set_sel
+from engine_cases import GRAPH_MODELS, MODEL, PHYSICS, alloy, set_sel
 
 from mdops import load
 from mdops.calculator import MDOps
@@ -129,6 +129,21 @@ def test_what_is_no_committee(committee):
         Engine(atoms, [], physics)
     with pytest.raises(InputError, match="must know the same elements"):
         Engine(atoms, [committee[0], load(REFERENCE.parent / "se_a_oneside" / "model.dp")], physics)
+
+
+def test_a_list_with_ghosts_is_for_models_that_pass_messages():
+    """Of three models of one cutoff the two that do share a list; as on a GPU, where it has room for so many ghosts."""
+    physics, atoms = PHYSICS["nve"], alloy(PHYSICS["nve"])
+    models = [load(MODEL, dtype="float64"), *(load(GRAPH_MODELS["dpa4"], dtype="float64") for _ in range(2))]
+    for model in models:
+        model.evaluator().captures = True
+    engine = Engine(atoms, models, physics, atom_virial=True)
+    local, first, second = engine._surface._surfaces
+    for frame in engine.run(20, every=10):
+        wanted = [model.compute(frame.atoms(atoms), atom_virial=True)["atom_virial"] for model in models]
+        np.testing.assert_allclose(frame.atom_virial, np.mean(wanted, 0), rtol=0, atol=1e-10)
+    assert local._list.ghosts is None and first._list is second._list and len(first._list.ghosts) > 20
+    assert local.room == first.room == second.room == tuple(engine.inner["room"])
 
 
 @pytest.mark.gpu

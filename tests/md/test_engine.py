@@ -261,17 +261,27 @@ def test_graphs_change_nothing(models, name, replays):
 
 @pytest.mark.parametrize("kind", GRAPH_MODELS)
 def test_a_graph_gets_the_room_that_it_needs(kind):
-    """Without a look at how many edges and angles there are, as in steps on a GPU; with too little room at first."""
+    """Without a look at how many edges, angles and ghosts there are, as in steps on a GPU; with too little room at
+    first."""
     physics, potential = PHYSICS["nve"], load(GRAPH_MODELS[kind], overflow="extend")
-    (expected,) = Engine(alloy(physics), potential, physics).run(30, every=30)
+    (expected,) = Engine(alloy(physics), potential, physics, atom_virial=True).run(30, every=30)
     potential.evaluator().captures = True
-    engine = Engine(alloy(physics), potential, physics)
-    engine.inner = {**engine.inner, "room": (100, 10**5, 10**4)}
-    (found,) = engine.run(30, every=30)
-    room = engine.inner["room"].tolist()
-    assert engine.repeats == 1 and room[0] > 100 and room[1:] == [10**5, 10**4]
-    np.testing.assert_allclose(found.positions, expected.positions, atol=1e-12)
-    np.testing.assert_allclose(found.virial, expected.virial, atol=1e-10)
+    for given, grown in (((100, 10**5, 10**4, 10**4), 0), ((10**5, 10**5, 10**4, 20), 3)):
+        engine = Engine(alloy(physics), potential, physics, atom_virial=True)
+        engine.inner = {**engine.inner, "room": given}
+        (found,) = engine.run(30, every=30)
+        room = engine.inner["room"].tolist()
+        assert engine.repeats == 1
+        assert [now > had for now, had in zip(room, given, strict=True)] == [k == grown for k in range(4)]
+        for name, limit in (("positions", 1e-12), ("virial", 1e-10), ("atom_virial", 1e-10)):
+            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=0, atol=limit)
+
+
+def test_a_checkpoint_may_have_no_room_for_ghosts():
+    """Earlier ones had none."""
+    engine = Engine(alloy(PHYSICS["nve"]), load(GRAPH_MODELS["dpa3"]), PHYSICS["nve"])
+    engine.inner = {**engine.inner, "room": (100, 200, 300)}
+    assert engine.inner["room"].tolist() == [100, 200, 300, 0]
 
 
 @pytest.mark.gpu
@@ -294,6 +304,51 @@ def test_message_passing_runs_in_graphs(kind, name, dtype, replays):
     # The random model of dpa2 multiplies float32's rounding: on a CPU forces are off by up to 1.3e-4 of the largest.
     rounding = 1e-3 if dtype == "float32" and kind == "dpa2" else 1e-4
     np.testing.assert_allclose(ends[1].forces, exact, rtol=0, atol=rounding * max(1, np.abs(exact).max()))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", GRAPH_MODELS)
+def test_atomic_virials_of_messages_run_in_graphs(kind, dtype, replays):
+    """Frames have those of their positions, also where other images are neighbours than at first."""
+    physics = dataclasses.replace(PHYSICS["nve"], temperature=600)
+    potential = load(GRAPH_MODELS[kind], device="cuda", dtype=dtype, overflow="extend")
+    atoms, ends = alloy(physics, repeat=3), []
+    for graphs in (False, True):
+        engine = Engine(atoms, potential, physics, skin=0.2, graphs=graphs, atom_virial=True)
+        list(engine.run(2))
+        before = set(engine._surface._list.ghosts.tolist())
+        ends.append(list(engine.run(58, every=10)))
+        assert bool(replays) == graphs and 2 < engine.builds < 60 and engine.repeats < 10
+        assert before != set(engine._surface._list.ghosts.tolist())
+    exact = load(GRAPH_MODELS[kind], device="cuda", dtype="float64", overflow="extend")
+    limit = 1e-10 if dtype == "float64" else 2e-3
+    for frame in ends[1]:
+        wanted = exact.compute(frame.atoms(atoms), atom_virial=True)
+        for name in ("forces", "atom_virial"):
+            of = wanted[name]
+            np.testing.assert_allclose(getattr(frame, name), of, rtol=0, atol=limit * np.abs(of).max())
+    for eager, frame in zip(*ends, strict=True):
+        rounding = 1e-8 if dtype == "float64" else 1e-3
+        np.testing.assert_allclose(frame.positions, eager.positions, rtol=0, atol=rounding)
+
+
+@pytest.mark.gpu
+def test_a_graph_with_too_few_ghosts_is_captured_again(replays):
+    physics = PHYSICS["nve"]
+    potential = load(GRAPH_MODELS["dpa3"], device="cuda", dtype="float64", overflow="extend")
+    atoms, ends = alloy(physics, repeat=3), []
+    for given in (None, 50):
+        engine = Engine(atoms, potential, physics, atom_virial=True)
+        edges, angles, inner, ghosts = engine.inner["room"].tolist()
+        assert ghosts > 150
+        engine.inner = {**engine.inner, "room": (edges, angles, inner, given or ghosts)}
+        ends += list(engine.run(40, every=40))
+        assert engine.repeats == (0 if given is None else 1)
+        assert engine.inner["room"][3] > 150
+    assert replays
+    for name in ("positions", "atom_virial"):
+        np.testing.assert_allclose(getattr(ends[1], name), getattr(ends[0], name), rtol=0, atol=1e-11)
 
 
 @pytest.mark.gpu

@@ -120,13 +120,28 @@ def test_the_fused_step_moves_virtual_atoms():
         check_frame(frame, atoms, potential)
 
 
+@pytest.mark.parametrize("afterwards", [False, True])
 @pytest.mark.parametrize("kind", ["se_e2_a", "dpa3", "dpa4_virtual", "dpa4"])
-def test_atomic_virials_of_frames(kind):
+def test_atomic_virials_of_frames(kind, afterwards):
+    """Of steps that are judged afterwards as well, as on a GPU, with room for more ghosts than there are."""
     potential, atoms = strong(kind), moving()
-    for frame in Engine(atoms, potential, NVE, atom_virial=True).run(10, 10):
+    potential.evaluator().captures |= afterwards
+    engine = Engine(atoms, potential, NVE, atom_virial=True)
+    for frame in engine.run(10, 10):
         wanted = potential.compute(frame.atoms(atoms), atom_virial=True)["atom_virial"]
         np.testing.assert_allclose(frame.atom_virial, wanted, rtol=0, atol=1e-10)
         np.testing.assert_allclose(frame.atom_virial.sum(0), frame.virial, rtol=0, atol=1e-9)
+    assert (engine.inner["room"][3] > 20) == (afterwards and kind != "se_e2_a")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["dpa3", "dpa4_virtual", "dpa4"])
+def test_atomic_virials_are_captured(kind, replays):
+    potential, atoms = strong(kind, "cuda"), moving()
+    for frame in Engine(atoms, potential, NVE, atom_virial=True).run(40, 10):
+        wanted = potential.compute(frame.atoms(atoms), atom_virial=True)["atom_virial"]
+        np.testing.assert_allclose(frame.atom_virial, wanted, rtol=0, atol=1e-9)
+    assert replays
 
 
 @pytest.mark.parametrize("seed", range(5))

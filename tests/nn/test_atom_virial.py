@@ -3,6 +3,7 @@
 DeePMD-kit's own numbers are compared in tests/nn/test_reference.py and tests/models.
 """
 
+import copy
 import dataclasses
 import warnings
 from types import SimpleNamespace
@@ -22,16 +23,23 @@ from reference_cases import (
     relative_error,
     virials_of_energies,
 )
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from mdops import load
-from mdops.evaluators import SIMULATE
+from mdops import Potential, load
+from mdops.evaluators import SIMULATE, Autograd
 from mdops.evaluators.from_moments import LowBit
 from mdops.evaluators.one_op import Fused
+from mdops.io import read_model
+from mdops.models import model_of_tree
+from mdops.models.force_moments import ghosts_of
 from mdops.models.neighborhood import Neighborhood
+from mdops.ops import neighbor_list, unpack_images
 from mdops.quantization import quantize
+from mdops.system import AtomsByType
 
 CASES = ("base", "se_a_alloy", "exclude_types", "fparam_aparam", "overflow", "virtual_atoms", "three_types")
 ALLOY = model_path("se_a_alloy")
+KINDS = DATA.parent / "reference_kinds"
 
 
 def by_pairs(potential, one):
@@ -149,7 +157,7 @@ def chain(potential, **cell):
 
 
 def of_kind(case, dtype="float64", **options):
-    path = DATA.parent / "reference_kinds" / case / "model.dp"
+    path = KINDS / case / "model.dp"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return load(path, dtype=dtype, overflow="extend", **options)
@@ -171,6 +179,21 @@ def test_messages_carry_virials_to_where_energies_come_from(case):
     assert relative_error(pairs, wanted) > 1e-2 or case not in ("dpa2_base", "dpa4_base")
 
 
+def test_a_blend_of_a_hybrid_that_passes_messages_has_its_table():
+    """One op computes the whole blend where no atomic virials are asked for."""
+    tree, of_net = (read_model(KINDS / name / "model.dp").model for name in ("zbl_dpa2", "hybrid_dpa2_a"))
+    tree["models"][0] |= {name: of_net[name] for name in ("descriptor", "fitting")}
+    exact, splines = (
+        Potential(model_of_tree(copy.deepcopy(tree), torch.float64), overflow="extend").eval() for _ in "ab"
+    )
+    splines.use_spline()
+    atoms = chain(exact)
+    plain, found = splines.compute(atoms), splines.compute(atoms, atom_virial=True)
+    assert relative_error(torch.tensor(found["atom_virial"]), virials_of_energies(exact, atoms)) < 1e-6
+    for name, value in plain.items():
+        assert relative_error(torch.tensor(found[name]), torch.tensor(value)) < 1e-12, name
+
+
 @pytest.mark.parametrize("case", MESSAGES)
 def test_messages_carry_them_over_the_sides_of_a_cell(case):
     """A cell smaller than the cutoff has the numbers of a larger one, in float32 too, and in a batch."""
@@ -183,6 +206,85 @@ def test_messages_carry_them_over_the_sides_of_a_cell(case):
     assert relative_error(torch.tensor(larger[:6]), own) < 1e-12
     assert relative_error(torch.tensor(larger[6:]), own.repeat(4, 1, 1)) < 1e-12
     assert relative_error(torch.tensor(single.compute(atoms, atom_virial=True)["atom_virial"]), own) < 5e-5
+
+
+def small_crystals(potential):
+    """Two systems of cells that are smaller than the cutoff, with a list that has a skin."""
+    atoms = chain(potential, cell=[[3.1, 0.4, 0], [0.2, 3.3, 0.1], [0.3, 0.2, 9.5]], pbc=True)
+    system = potential._system([atoms, atoms * (2, 2, 1)])
+    given = system.positions, system.cell, system.pbc, system.types, potential.cutoff + 0.5
+    return system, neighbor_list(*given, batch=system.batch, ntypes=len(potential.type_map))
+
+
+@pytest.mark.parametrize("case", MESSAGES)
+def test_room_for_more_ghosts_changes_nothing(case):
+    potential = of_kind(case)
+    system, pairs = small_crystals(potential)
+    wanted = potential.evaluate(system, pairs, atom_virial=True)
+    ghosts, count = ghosts_of(pairs, paired=False)
+    assert len(ghosts) == count and (ghosts.diff() > 0).all()
+    for room in (int(count), int(count) + 1, int(count) + 500):
+        listed, again = ghosts_of(pairs, paired=False, room=room)
+        assert len(listed) == room and again == count and torch.equal(listed[:count], ghosts)
+        found = potential.evaluate(system, pairs._replace(ghosts=listed), atom_virial=True)
+        for name, value in wanted.items():
+            assert relative_error(found[name], value) < 1e-13, name
+    # Too few: an answer that is wrong, and a number that tells it.
+    listed, again = ghosts_of(pairs, paired=False, room=int(count) // 2)
+    found = potential.evaluate(system, pairs._replace(ghosts=listed), atom_virial=True)
+    assert again == count > len(listed)
+    # Atoms of dpa4_bridged that are so near to each other send nothing.
+    assert relative_error(found["atom_virial"], wanted["atom_virial"]) > 1e-5 or case == "dpa4_bridged"
+    nothing, again = ghosts_of(pairs, paired=False, room=0)
+    found = potential.evaluate(system, pairs._replace(ghosts=nothing), atom_virial=True)
+    assert again == count and len(nothing) == 0 and found["atom_virial"].shape == wanted["atom_virial"].shape
+
+
+def test_ghosts_are_the_images_among_the_neighbors():
+    potential = of_kind("dpa3_base")
+    system, pairs = small_crystals(potential)
+    every = (pairs.neighbors >= 0) & (pairs.images != 0)
+    wanted = {
+        (int(atom), *shift.tolist())
+        for atom, shift in zip(pairs.neighbors[every], unpack_images(pairs.images[every]), strict=True)
+    }
+    ghosts, count = ghosts_of(pairs, paired=False)
+    shifts = unpack_images((ghosts & (2**30 - 1)).int())
+    found = {(atom, *shift) for atom, shift in zip((ghosts >> 30).tolist(), shifts.tolist(), strict=True)}
+    assert found == wanted and len(found) == count > 100
+    # Of an atom and its virtual atom one image is made of both.
+    both, of_both = ghosts_of(pairs, paired=True)
+    assert of_both == len({(atom // 2, *shift) for atom, *shift in wanted}) < count
+    assert set((both >> 30).tolist()) == {atom // 2 for atom, *_ in wanted}
+    none = neighbor_list(system.positions, None, None, system.types, 3.0)
+    assert ghosts_of(none, paired=False)[1] == 0 == len(ghosts_of(none, paired=False)[0])
+
+
+@pytest.mark.parametrize("case", ["dpa3_base", "dpa4_base"])
+def test_with_ghosts_listed_the_host_reads_nothing(case):
+    """A CUDA graph can have these steps: no shape and no choice depends on numbers, which fake tensors lack."""
+    potential = of_kind(case, spline=False)
+    system, pairs = small_crystals(potential)
+    system.find_atoms_by_type(len(potential.type_map))
+    slots = pairs.neighbors.numel()
+    ghosts, _ = ghosts_of(pairs, paired=False, room=2000)
+    roomy = pairs._replace(graph_room=(slots, 50 * slots, slots), ghosts=ghosts)
+    numbers = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def without(value):
+        return numbers.from_tensor(value) if isinstance(value, torch.Tensor) else value
+
+    fields = {field.name: without(getattr(system, field.name)) for field in dataclasses.fields(system)}
+    fake = type(system)(**fields)
+    fake.atoms_by_type = AtomsByType(fake.types, list(map(without, system.known_atoms_by_type())))
+    evaluator = Autograd(potential)
+    with torch.no_grad(), numbers:
+        found, _ = evaluator(fake, type(roomy)(*map(without, roomy)), check=False, atom_virial=True)
+        listed, _ = ghosts_of(type(roomy)(*map(without, roomy)), paired=False, room=2000)
+        assert found["atom_virial"].shape == (system.atoms, 3, 3) and listed.shape == (2000,)
+        with pytest.raises(DataDependentOutputException):
+            unlisted = roomy._replace(ghosts=None)
+            evaluator(fake, type(roomy)(*map(without, unlisted)), check=False, atom_virial=True)
 
 
 @pytest.mark.parametrize("case", ["dpa2_base", "dpa3_base", "dpa4_base"])

@@ -189,6 +189,15 @@ def test_atomic_virials(script, monkeypatch):
     called(script, monkeypatch, REFERENCE / "base/model.dp", "--atoms", 6, "--rounds", 1)
 
 
+@of("benchmarks/atomic_virials.py")
+def test_atomic_virials_of_messages(script, monkeypatch, tmp_path):
+    out = tmp_path / "out.json"
+    options = "--rounds", 1, "--engine", "--check", "--dtype", "float64", "--out", out
+    called(script, monkeypatch, KINDS / "dpa3_base/model.dp", "--atoms", 6, *options)
+    (row,) = json.loads(out.read_text())["steps"]
+    assert row["ghosts"] > 6 and row["engine_with_virials"] > 0 and max(row["differences"].values()) < 1e-12
+
+
 @of("benchmarks/inference.py")
 def test_steps(script, monkeypatch):
     monkeypatch.setattr(script, "REBUILD", 1)

@@ -41,12 +41,12 @@ class Committee:
             surface.capacity = places
 
     @property
-    def room(self) -> tuple[int, int, int]:
-        """For the graph of every model."""
+    def room(self) -> tuple[int, ...]:
+        """For the graph and the ghosts of every model."""
         return self._surfaces[0].room
 
     @room.setter
-    def room(self, room: tuple[int, int, int]) -> None:
+    def room(self, room: tuple[int, ...]) -> None:
         for surface in self._surfaces:
             surface.room = room
 
@@ -105,11 +105,8 @@ class Committee:
         self.room = self._most_room()
         return self._join(results)
 
-    def _most_room(self) -> tuple[int, int, int]:
-        edges, angles, inner = (
-            max(sizes) for sizes in zip(*(surface.room for surface in self._surfaces), strict=True)
-        )
-        return edges, angles, inner
+    def _most_room(self) -> tuple[int, ...]:
+        return tuple(max(sizes) for sizes in zip(*(surface.room for surface in self._surfaces), strict=True))
 
     def _join(self, results: Sequence[ForceResult]) -> ForceResult:
         def stack(name: str, dim: int = 0) -> torch.Tensor:

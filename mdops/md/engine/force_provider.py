@@ -11,6 +11,7 @@ import torch
 
 from mdops.errors import InputError
 from mdops.md.engine.state import ForceResult, ListOrigin
+from mdops.models.force_moments import ghosts_of
 from mdops.models.judge import limits, warn_extrapolated
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.spin import places
@@ -30,7 +31,7 @@ class Flags(NamedTuple):
         energy: absolute value, eV.
         temperature: K.
         longest: length of the longest row of a list; infinite if the search refused its input.
-        graph: edges, angles, and edges with angles, of a model's graph.
+        graph: edges, angles, and edges with angles, of a model's graph, and ghosts.
     """
 
     moved2: float
@@ -39,7 +40,7 @@ class Flags(NamedTuple):
     energy: float
     temperature: float
     longest: float
-    graph: tuple[int, int, int] = (0, 0, 0)
+    graph: tuple[int, ...] = (0, 0, 0, 0)
 
     @property
     def finite(self) -> bool:
@@ -60,8 +61,9 @@ class ForceProvider:
         captures: whether a CUDA graph can capture a step; otherwise the potential reads from the device.
         origin: the state that the list was built for.
         needed: (2,) int64, the last one of `neighbor_matrix`.
-        room: the capacity for edges, angles, and edges with angles, of the model's graph, if steps are captured.
-        sizes: (3,) int64, the most of them since the list was built.
+        room: the capacity for edges, angles, and edges with angles, of the model's graph, and for ghosts, if steps are
+            captured.
+        sizes: (4,) int64, the most of them since the list was built.
         sel: (ntypes,) int32, how many neighbours may be within the cutoff; (1,) where all types share places; of a
             model with several parts those of all, one after another.
     """
@@ -89,8 +91,8 @@ class ForceProvider:
         self._evaluator = potential.evaluator()
         # If the potential drops neighbours itself, and finds them at no cost, no block is repeated.
         drops = potential.overflow == "truncate" and potential.device.type == "cpu"
-        # Atomic virials of a model that passes messages need ghosts, whose number depends on positions.
-        self._flags = self._evaluator.captures and not drops and not (atom_virial and potential.reach > 1)
+        self._flags = self._evaluator.captures and not drops
+        self._takes_ghosts = self._flags and atom_virial and potential.reach > 1
         self._fparam, self._aparam = fparam, aparam
         self.capacity = capacity
         self.captures = self._flags and potential.device.type == "cuda"
@@ -105,7 +107,8 @@ class ForceProvider:
             else None
         )
         self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
-        self.room, self.sizes = (0, 0, 0), self.needed.new_zeros(3)
+        self.room: tuple[int, ...] = (0, 0, 0, 0)
+        self.sizes = self.needed.new_zeros(4)
         self._list: NeighborList | None = None
         n = system.atoms
         self.sel = torch.tensor(
@@ -132,7 +135,7 @@ class ForceProvider:
         """What a list depends on besides positions and cells."""
         model = self.potential
         virtual = model.model.spin if self._rows.paired else None
-        return model.cutoff, model.device, virtual, *model.type_map
+        return model.cutoff, model.device, virtual, self._takes_ghosts, *model.type_map
 
     @property
     def cutoff(self) -> float:
@@ -144,12 +147,11 @@ class ForceProvider:
         self.capacity = -(-(longest + max(8, longest // 16)) // 8) * 8
 
     def widen(self, sizes: Sequence[int]) -> None:
-        """Enlarges the capacity to graphs a sixteenth larger than these sizes."""
-        edges, angles, inner = (
+        """Enlarges the capacity to a sixteenth more than these sizes."""
+        self.room = tuple(
             had if size <= had else int(size * 17 / 16) + 64
             for had, size in zip(self.room, sizes, strict=True)
         )
-        self.room = edges, angles, inner
 
     def rebuild(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
         """A new list for these positions and cells; `needed` tells whether rows are long enough."""
@@ -166,6 +168,9 @@ class ForceProvider:
         )
         self._list = NeighborList(neighbors, images, counts, self.cutoff)
         self.sizes.zero_()
+        if self._takes_ghosts:
+            ghosts, self.sizes[3] = ghosts_of(self._list, paired=s.paired, room=self.room[3])
+            self._list = self._list._replace(ghosts=ghosts)
         self.origin.positions.copy_(positions)
         if self._cells_move:
             self.origin.cell.copy_(cell)
@@ -183,12 +188,13 @@ class ForceProvider:
         """By the list of `rebuild`."""
         assert self._list is not None
         system, spin = self._at(positions, cell), self.potential.model.spin
+        edges, angles, inner, _ = self.room
         if not self._flags:
             return self._result(self._evaluate(system, self._list, self._aparam))
         with torch.no_grad():
             result, report = self._evaluator(
                 system,
-                self._list._replace(graph_room=self.room),
+                self._list._replace(graph_room=(edges, angles, inner)),
                 self._fparam,
                 self._aparam,
                 check=False,
@@ -196,7 +202,7 @@ class ForceProvider:
             )
             sizes = self.potential.model.graph_sizes(report.within)
             if sizes is not None:
-                torch.maximum(self.sizes, sizes.sum(0), out=self.sizes)
+                torch.maximum(self.sizes[:3], sizes.sum(0), out=self.sizes[:3])
         within = report.within[0] if len(report.within) == 1 else torch.cat(report.within, 1)
         nearest = report.nearest
         if spin is not None:
@@ -242,8 +248,8 @@ class ForceProvider:
         model = self.potential.model
         near = Neighborhood.of(system, neighbors, model.cutoff, model.dtype)
         sizes = model.graph_sizes(near.report(model.neighbors).within)
-        if sizes is not None:
-            self.widen(sizes.sum(0).tolist())
+        ghosts = int(ghosts_of(neighbors, paired=system.paired)[1]) if self._takes_ghosts else 0
+        self.widen([*((0, 0, 0) if sizes is None else sizes.sum(0).tolist()), ghosts])
 
     def _evaluate(
         self, system: System, neighbors: NeighborList, aparam: torch.Tensor | None

@@ -61,7 +61,7 @@ class _QueuedSteps(NamedTuple):
         the sizes of the graph (`ForceProvider.sizes`). Waits for the block."""
         if self.done is not None:
             self.done.synchronize()
-        tally, (longest, _, *sizes) = self.told[:-5].reshape(-1, len(TALLY)), self.told[-5:].view(torch.int64)
+        tally, (longest, _, *sizes) = self.told[:-6].reshape(-1, len(TALLY)), self.told[-6:].view(torch.int64)
         return dict(zip(TALLY, tally.numpy().T, strict=True)), [int(longest), *map(int, sizes)]
 
 
@@ -269,7 +269,7 @@ class Simulation(ABC, Generic[G, F]):
             self._propagator.generator.set_state(torch.as_tensor(values["random"]))
         self._stride, self._surface.capacity = int(values["stride"]), int(values["capacity"])
         if "room" in values:  # not in checkpoints of 0.1
-            self._surface.room = tuple(map(int, values["room"]))
+            self._surface.room = (*map(int, values["room"]), 0)[:4]  # earlier ones have no room for ghosts
         self._graphs.clear()
 
     def frame(self) -> F:
@@ -404,8 +404,7 @@ class Simulation(ABC, Generic[G, F]):
         worst = {name: float(np.max(tally[name])) for name in ("moved2", "overflow", "closeness", "energy")}
         hottest = float(np.max(self._temperatures(tally["kinetic"])))
         length = math.inf if longest < 0 else float(longest)
-        edges, angles, inner = graph
-        return Flags(**worst, temperature=hottest, longest=length, graph=(edges, angles, inner))
+        return Flags(**worst, temperature=hottest, longest=length, graph=graph)
 
     def _mend(self, steps: int, flags: Flags) -> bool:
         """Longer rows, capacity for a larger graph or a shorter block, after a bad one; False if none helps."""
