@@ -32,6 +32,7 @@ from mdops.models.force_moments import ghosts_of
 from mdops.models.neighborhood import NeighborReport
 from mdops.ops import NeighborList
 from mdops.system import from_atoms
+from mdops.tracing import capturing
 
 
 def with_ghosts(pairs: NeighborList) -> tuple[NeighborList, int]:
@@ -47,12 +48,13 @@ Run = Callable[[], tuple[Answers, NeighborReport]]
 def captured(run: Run) -> Run:
     """`run` as a replay of a CUDA graph."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    with capturing(graph, stream=stream):
         answers = run()
 
     def replay() -> tuple[Answers, NeighborReport]:
@@ -107,7 +109,7 @@ def measure(
     found |= more
     if engine:
         for asked, name in ((False, "engine_us_per_atom"), (True, "engine_with_virials")):
-            ms = engine_step(potential, box, atom_virial=asked)["engine_ms"]
+            ms = engine_step(potential, box, atom_virial=asked, steps=200)["engine_ms"]
             found[name] = round(1e3 * ms / system.atoms, 4)
     print(evaluator.name, found, flush=True)
     return {"evaluator": evaluator.name, **found}

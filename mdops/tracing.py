@@ -43,6 +43,11 @@ def is_recorded(x: torch.Tensor) -> bool:
 def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     """`torch.cuda.graph` without garbage collection: the garbage could contain a graph of an earlier run, and CUDA does
     not allow freeing a graph while another is captured."""
+    # Nor does it allow the first product of a thread, which opens cuBLAS. Backward passes have a thread of their own.
+    stream = options.get("stream") or torch.cuda.current_stream()
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.ones(1, 1, device=stream.device, requires_grad=True)
+        torch.autograd.grad((x @ x).sum(), x)
     collects = gc.isenabled()
     gc.disable()
     try:

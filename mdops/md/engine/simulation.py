@@ -485,7 +485,8 @@ class Simulation(ABC, Generic[G, F]):
         torch.cuda.current_stream().wait_stream(stream)
         pool = torch.cuda.graph_pool_handle()
         together = _IN_RAMPS if self.physics.has_ramp else _TOGETHER
-        several = together if len(self._state.positions) <= _FEW_ATOMS else ()
+        # Steps with ghosts, for virials of messages, are long enough one by one.
+        several = together if len(self._state.positions) <= _FEW_ATOMS and not self._surface.room[3] else ()
         for rebuild, count in [(True, 1), *((False, count) for count in (1, *several))]:
             graph = torch.cuda.CUDAGraph()
             if self._propagator.generator is not None:
