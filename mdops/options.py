@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
+import yaml
+
 from mdops.errors import ConfigError
 
 __all__ = ["PRECISIONS", "Options", "key", "saved_precision", "section", "variant", "variants"]
@@ -320,18 +322,25 @@ def _sum(values: Any, types: Sequence[str], elements: Sequence[str]) -> Any:
 _FORMS = {"model": _plain, "types": _by_type, "pairs": _pairs, "set": _elements, "sum": _sum}
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """The tree of a JSON file. Raises ConfigError if the file is not JSON, contains NaN, or gives a key twice."""
+YAML = (".yaml", ".yml")  # ends of names
+
+
+def read_tree(path: str | os.PathLike[str]) -> Any:
+    """The tree of a file: of YAML if its name ends so, else of JSON. Raises ConfigError if the file is neither, or, of
+    JSON, contains NaN or gives a key twice."""
+    name = "YAML" if Path(path).suffix in YAML else "JSON"
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not text in UTF-8, as JSON is") from None
+        raise ConfigError(f"{path}: is not text in UTF-8, as {name} is") from None
     try:
+        if name == "YAML":
+            return yaml.safe_load(text)
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: is not JSON: {error}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: is not {name}: {error}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mdops.cli.arguments import add_head, require_kind
 from mdops.cli.test import label_names
 from mdops.errors import InputError
+from mdops.options import YAML
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ _KEYS = {  # the keys of an input that correspond to the options of such a train
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("input", nargs="*", metavar="INPUT", help="the training input, JSON (--keys lists its keys); or data: "
+    add("input", nargs="*", metavar="INPUT", help="the training input, JSON or YAML (--keys lists its keys); or data: "
         "systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
     add("--keys", action="store_true", help="list every key of INPUT, with type, unit, default and meaning")
     add("--output", "-o", type=Path, default=Path("."), metavar="FOLDER", help="folder of the files")
@@ -174,11 +175,13 @@ def read_input(args: argparse.Namespace) -> "tuple[Config | MultiTaskConfig, str
 
 
 def _is_input(path: Path) -> bool:
-    """Whether it is a training input: a JSON file, or a path that ends in .json. Otherwise it is data."""
+    """Whether it is a training input: a JSON file, or a path that ends as those of JSON and YAML do. Else data."""
+    if path.suffix in (".json", *YAML):
+        return True
     if not path.is_file():
-        return path.suffix == ".json"
+        return False
     with path.open("rb") as file:
-        return file.read(64).lstrip()[:1] in (b"{", b"[") or path.suffix == ".json"
+        return file.read(64).lstrip()[:1] in (b"{", b"[")
 
 
 def make_trainer(

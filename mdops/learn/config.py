@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import yaml
-
 from mdops.errors import ConfigError
 from mdops.files.published import model_of_input
-from mdops.options import KeyHelp, Options, describe_keys, key, parse, read_json, section, variant
+from mdops.options import KeyHelp, Options, describe_keys, key, parse, read_tree, section, variant
 
 
 @dataclass
@@ -191,7 +189,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     Raises ConfigError, which names the file and the key."""
     path = Path(path)
     try:
-        return parse_config(_tree(path), path.parent)
+        return parse_config(read_tree(path), path.parent)
     except ConfigError as error:
         told = str(error)
         raise ConfigError(told if told.startswith(str(path)) else f"{path}: {told}") from None
@@ -243,17 +241,6 @@ def _check_input(tree: Mapping[str, Any]) -> None:
     for name in tree.get("training", {}):
         if name in _OF_THE_LOOP:
             raise ConfigError(f"students.input.training.{name}: is set by the loop, not by the input")
-
-
-def _tree(path: Path) -> Any:
-    if path.suffix not in (".yaml", ".yml"):
-        return read_json(path)
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not YAML: {error}") from None
 
 
 def keys() -> list[KeyHelp]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch.nn.functional import pad
@@ -25,6 +25,7 @@ _OPPOSITE = 1e-4  # axes are opposite if the cosine of their angle is this near 
 @dataclass(kw_only=True)
 class LocFrameOptions(Options):
     KIND = "loc_frame"
+    IGNORED: ClassVar[tuple[str, ...]] = ("seed",)  # it has no random numbers
 
     rcut: float = key(6.0, "the cutoff", unit="A", above=0, absent=...)
     sel_a: list[int] = key(
@@ -37,6 +38,10 @@ class LocFrameOptions(Options):
         doc="for each type six numbers: for the first axis whether its atom is one of sel_a (0) or "
         "sel_r (1), its type, and its rank by distance; then the same for the second axis"
     )
+
+    def __post_init__(self) -> None:
+        # DeePMD-kit reads past numbers of further types.
+        self.axis_rule = self.axis_rule[: 6 * len(self.sel_a)]
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         for name, each in (("sel_a", 1), ("sel_r", 1), ("axis_rule", 6)):

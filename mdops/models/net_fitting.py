@@ -27,6 +27,7 @@ class NetFittingOptions(Options):
     """The common options."""
 
     NEUTRAL: ClassVar[dict[str, Any]] = {"layer_name": None}
+    IGNORED: ClassVar[tuple[str, ...]] = ("coord_norm", "type_fitting_net")  # of no effect in DeePMD-kit 1
 
     numb_fparam: int = key(0, "number of frame parameters", low=0)
     numb_aparam: int = key(0, "number of atomic parameters", low=0)

@@ -84,6 +84,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     if (!allocated) return;
     memory->destroy(setflag);
     memory->destroy(cutsq);
+    memory->destroy(scale_);
   }
 
   // On errors, the old settings stay.
@@ -105,27 +106,37 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     const int ntypes = atom->ntypes;
     if (!own_.count)
       error->all(FLERR, "pair_coeff: pair_style mdops has no model, as its line was refused: give it again");
-    if (narg != 2 + ntypes || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
+    if ((narg != 2 + ntypes && narg != 2) || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
       error->all(FLERR, "pair_coeff of mdops is: pair_coeff * * and the element of each of the " +
                             std::to_string(ntypes) + " atom types, or NULL");
     const mdops_info& info = own_.info;
+    const bool in_order = narg == 2;  // the model's types. Centroids of charges come behind them, as in DPLR.
+    if (in_order && ntypes > info.ntypes && !lacks_charges())
+      error->all(FLERR, "pair_coeff * * without elements takes the model's types in their order: it has " +
+                            std::to_string(info.ntypes) + ", and there are " + std::to_string(ntypes) +
+                            " atom types: name the element of each, or NULL");
     std::vector<int> kinds(ntypes + 1, -1);
     std::string known;
     for (int t = 0; t < info.ntypes; ++t) known += (t ? ", " : "") + std::string(info.names[t]);
     for (int i = 1; i <= ntypes; ++i) {
-      const std::string name = arg[1 + i];
+      const std::string name = !in_order ? arg[1 + i] : i <= info.ntypes ? info.names[i - 1] : "NULL";
       for (int t = 0; t < info.ntypes; ++t)
         if (name == info.names[t]) kinds[i] = t;
       if (kinds[i] < 0 && name != "NULL")
         error->all(FLERR, "pair_coeff: the model has no element " + name + ": it has " + known);
     }
+    if (in_order && comm->me == 0)
+      utils::logmesg(lmp, "pair_style mdops: pair_coeff names no elements: the atom types are " + known +
+                              (ntypes > info.ntypes ? ", and others NULL\n" : "\n"));
     if (!allocated) {
       memory->create(setflag, ntypes + 1, ntypes + 1, "pair:setflag");
       memory->create(cutsq, ntypes + 1, ntypes + 1, "pair:cutsq");
+      memory->create(scale_, ntypes + 1, ntypes + 1, "pair:scale");
       allocated = 1;
     }
     kinds_ = std::move(kinds);
     filled_ = false;
+    std::fill_n(scale_[0], (ntypes + 1) * (ntypes + 1), 1.0);
     // Alone, it is set for all pairs: those of NULL have no energy. In pair_style hybrid they belong to other
     // styles.
     const bool is_alone = force->pair == this;
@@ -184,11 +195,16 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
         }
   }
 
-  double init_one(int, int) override { return cutoff_; }
+  double init_one(int i, int j) override {
+    scale_[j][i] = scale_[i][j];  // fix adapt sets the upper half
+    return cutoff_;
+  }
 
   // LAMMPS' kspace asks for the cutoff of the charges' short-range energy. There is none: they are Gaussians.
+  // Its fixes adapt and adapt/fep change the factor of the energy.
   void* extract(const char* name, int& dimension) override {
-    dimension = 0;
+    dimension = std::strcmp(name, "scale") == 0 ? 2 : 0;
+    if (dimension == 2) return scale_;
     return lacks_charges() && std::strcmp(name, "cut_coul") == 0 ? &own_.info.cutoff : nullptr;
   }
 
@@ -225,24 +241,27 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
       virials.insert(virials.end(), own.virial, own.virial + 9);
       if (m == 0) output = own;
     }
+    double factor = 1;
+    if (problem.empty()) problem = read_scale(factor);
     require_everywhere(problem);
     warn(output.nearest);
     if (all) {
       const double* const from = forces_[0].data();
       double* const to = atom->f[0];
-      for (size_t k = 0; k < 3 * static_cast<size_t>(all); ++k) to[k] += from[k];
+      for (size_t k = 0; k < 3 * static_cast<size_t>(all); ++k) to[k] += factor * from[k];
     }
-    if (takes_spins()) add_magnetic_forces();
-    if (eflag_global) eng_vdwl += output.energy;
+    if (takes_spins()) add_magnetic_forces(factor);
+    if (eflag_global) eng_vdwl += factor * output.energy;
     if (eflag_atom)
-      for (int i = 0; i < atom->nlocal; ++i) eatom[i] += energy[i];
+      for (int i = 0; i < atom->nlocal; ++i) eatom[i] += factor * energy[i];
     // LAMMPS' virials of atoms are xx yy zz xy xz yz yx zx zy of distance (x) force; ours are of force (x)
     // distance, and so is LAMMPS' virial of the box, whose tilts xy, xz and yz it moves.
     constexpr int kPlaces[9] = {0, 4, 8, 3, 6, 7, 1, 2, 5}, kOfBox[6] = {0, 4, 8, 1, 2, 5};
     if (vflag_global)
-      for (int k = 0; k < 6; ++k) virial_of_pair(k) += output.virial[kOfBox[k]];
+      for (int k = 0; k < 6; ++k) virial_of_pair(k) += factor * output.virial[kOfBox[k]];
     for (int i = 0; i < (wants_atoms() ? all : 0); ++i) {
-      const double* const w = virial.data() + 9 * static_cast<size_t>(i);
+      double* const w = virial.data() + 9 * static_cast<size_t>(i);
+      for (int k = 0; k < 9; ++k) w[k] *= factor;
       for (int k = 0; vflag_atom && k < 6; ++k)
         vatom[i][k] += k < 3 ? w[kPlaces[k]] : 0.5 * (w[kPlaces[k]] + w[kPlaces[k + 3]]);
       for (int k = 0; cvflag_atom && k < 9; ++k) cvatom[i][k] += w[kPlaces[k]];
@@ -459,12 +478,24 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   }
 
   // LAMMPS' `fm` is the field that turns a direction, rad/ps: -dE/d(direction) / hbar.
-  void add_magnetic_forces() const {
+  void add_magnetic_forces(double factor) const {
     const double* const from = forces_of(0, 1);
     const double hbar = force->hplanck / (2 * M_PI);
     for (int i = 0; i < atom->nlocal + atom->nghost; ++i)
       for (int a = 0; a < 3; ++a)
-        atom->fm[i][a] += from[3 * static_cast<size_t>(i) + a] * atom->sp[i][3] / hbar;
+        atom->fm[i][a] += factor * from[3 * static_cast<size_t>(i) + a] * atom->sp[i][3] / hbar;
+  }
+
+  // The factor of the energy, which is not one of pairs; returns a reason if pairs have different ones.
+  std::string read_scale(double& factor) const {
+    bool found = false, same = true;
+    for (int i = 1; i <= atom->ntypes; ++i)
+      for (int j = i; j <= atom->ntypes; ++j) {
+        if (kinds_[i] < 0 || kinds_[j] < 0) continue;
+        if (!found) factor = scale_[i][j];
+        found = true, same = same && scale_[i][j] == factor;
+      }
+    return same ? "" : "pair_style mdops: its energy is not one of pairs: scale it for all types (scale * *)";
   }
 
   // This process' GPU of the node: one each, or several processes on one.
@@ -703,8 +734,9 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   }
 
   Settings own_;
-  std::vector<int> kinds_;  // for each of LAMMPS' types the model's, or -1
-  bool takes_list_ = true;  // LAMMPS' neighbours, not the model's own search
+  std::vector<int> kinds_;    // for each of LAMMPS' types the model's, or -1
+  double** scale_ = nullptr;  // the factor of the energy, for each pair of types
+  bool takes_list_ = true;    // LAMMPS' neighbours, not the model's own search
   // The neighbours, and what they are of.
   std::unique_ptr<mdops_list, FreeList> near_;
   std::vector<int> types_;

@@ -10,6 +10,7 @@ import ase.io
 import numpy as np
 import pytest
 import torch
+import yaml
 from ase.build import bulk
 from ase.calculators.emt import EMT
 from children import python
@@ -144,6 +145,16 @@ def test_errors_of_an_input_are_one_line(inputs, capsys, change, says):
     Path("run").mkdir()
     assert main(["train", inputs(**change), "--output", "run"]) == 2
     assert Path("run").is_dir()  # which is not the command's own
+
+
+def test_an_input_in_yaml_is_no_data(inputs, capsys):
+    tree = json.loads(Path(inputs()).read_text())
+    tree["training"]["numb_stepz"] = 3
+    Path("input.yaml").write_text(yaml.safe_dump(tree))
+    assert main(["train", "input.yaml", "--output", "run"]) == 2
+    assert "input.yaml: training.numb_stepz: there is no such key" in capsys.readouterr().err
+    assert main(["train", "absent.yml", "--output", "run"]) == 2
+    assert "absent.yml: No such file" in capsys.readouterr().err
 
 
 def test_a_training_begins_with_another_model(inputs, capsys):

@@ -107,6 +107,12 @@ def test_answers(run, model, cell, ranks):
     assert_answers(run, run(script(model), ranks), expected(model, atoms), 1e-10)
 
 
+def test_without_elements_the_types_behind_the_models_are_centroids(run, model):
+    atoms = frame(0)
+    (run.folder / "data.lmp").write_text(data(atoms))
+    assert_answers(run, run(script(model, elements="")), expected(model, atoms), 1e-10)
+
+
 def test_answers_are_those_of_deepmd(run, model):
     """Of its modifier, which make_dipole_charge.py asked about the same model of dipoles."""
     with np.load(ROOT / "tests/data/dipole_charge.npz") as found:

@@ -4,8 +4,9 @@ import os
 import re
 import subprocess
 
+import numpy as np
 import pytest
-from lammps_runs import ORTHOGONAL, crystal, data, expected, script
+from lammps_runs import ORTHOGONAL, crystal, data, expected, script, thermo
 
 import mdops
 
@@ -47,6 +48,27 @@ def test_types_without_an_element_need_no_other_style(run, path, names):
     text = script(f"mdops {path} {WORDS}", coeff=f"{' '.join(names)} NULL", more="run 0\n ENERGY")
     wanted = expected(path, atoms[types < 3])["energy"][0]
     assert run.energies(text) == pytest.approx([wanted], rel=1e-11)
+
+
+def test_without_elements_the_types_are_the_models(run, path, atoms, names):
+    """As in DeePMD-kit's pair style."""
+    text = script(f"mdops {path} {WORDS}", more="run 0\n ENERGY").replace(" ".join(names), "")
+    assert run.energies(text) == pytest.approx([expected(path, atoms)["energy"][0]], rel=1e-11)
+    assert f"names no elements: the atom types are {', '.join(names)}" in (run.folder / "log.lmp").read_text()
+    (run.folder / "data.lmp").write_text(data(atoms, kinds=3))
+    assert re.search("it has 2, and there are 3 atom types: name the element of each", run.fails(text))
+
+
+def test_the_energy_is_scaled(run, path, atoms):
+    """By LAMMPS' fix adapt, for thermodynamic integration; all of it, because it is not a sum over pairs."""
+    whole = run(script(f"mdops {path} {WORDS}"))
+    rows = [thermo(whole), run.dumped()]
+    text = "variable part equal 0.25\n fix 1 all adapt 1 pair mdops scale {} v_part\n run 0"
+    part = run(script(f"mdops {path} {WORDS}", more=text.format("* *")))
+    np.testing.assert_allclose(thermo(part)[1:8], 0.25 * rows[0][1:8], rtol=1e-11)
+    np.testing.assert_allclose(run.dumped()[:, 4:], 0.25 * rows[1][:, 4:], rtol=1e-11, atol=1e-11)
+    refusal = run.fails(script(f"mdops {path} {WORDS}", more=text.format("1 1")))
+    assert re.search(r"is not one of pairs: scale it for all types \(scale \* \*\)", refusal)
 
 
 # Of the Python module, where an error is an exception and LAMMPS goes on.

@@ -192,6 +192,11 @@ def test_a_graph_is_read(tmp_path):
         model.save(tmp_path / "model.dp")
 
 
+def test_rules_of_further_types_and_a_seed_have_no_effect(recwarn):
+    rules = RULES["types"]
+    assert config_of(axis_rule=[*rules, 0, 5, 9, 0, 0, 0], seed=1) == config_of() and not recwarn.list
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -99,6 +99,7 @@ V0 = {
     "start_pref_e": 0.02, "limit_pref_e": 8, "start_pref_f": 1000, "limit_pref_f": 1, "start_pref_v": 0,
     "limit_pref_v": 0, "seed": 1, "disp_file": "lcurve.out", "disp_freq": 100, "numb_test": 2, "save_freq": 100,
     "save_ckpt": "model.ckpt", "disp_training": True, "time_training": True, "profiling": False,
+    "coord_norm": True, "type_fitting_net": False,
     "_comment": "that's all",
 }  # fmt: skip
 
@@ -112,7 +113,8 @@ def test_inputs_of_version_0_are_read(tmp_path, monkeypatch):
     assert (descriptor.KIND, descriptor.sel) == ("se_e2_a", [30, 30])
     assert (descriptor.neuron, descriptor.axis_neuron) == ([4, 8], 3)
     assert (fitting.neuron, fitting.resnet_dt, config.model.type_map) == ([12, 12], True, ["Al", "Cu"])
-    assert (config.learning_rate.decay_rate, config.loss.limit_pref_e) == (0.95, 8.0)
+    assert (config.learning_rate.decay_rate, config.loss.limit_pref_e) == (None, 8.0)
+    assert config.learning_rate.stop_lr == pytest.approx(0.001 * 0.95 ** (10 / 5000), rel=1e-12)
     assert (config.training.numb_steps, config.training.training_data.systems) == (10, "data")
     with pytest.warns(UserWarning, match="the input is of DeePMD-kit 0"):
         local = parse_config({**V0, "use_smooth": False, "sel_r": [5, 6]}).model.descriptor

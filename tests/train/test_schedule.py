@@ -29,6 +29,11 @@ def test_rates_of_a_training_by_deepmd_kit():
     assert rate_of(1e-3, 1e-8, 100, decay_steps=10, decay_rate=0.5)(25) == pytest.approx(2.5e-4)
 
 
+def test_the_last_rate_is_deepmd_kits_by_default():
+    rate = LearningRate(LearningRateConfig(start_lr=1e-3, decay_steps=100), 40000)
+    assert rate.stop == 5e-8 and rate(20000) == pytest.approx((1e-3 * 5e-8) ** 0.5)
+
+
 def test_too_long_decay_steps_are_replaced():
     assert rate_of(1e-3, 1e-5, 400)(5) == pytest.approx(1e-3 * 1e-2 ** (5 / 400))
     assert rate_of(1e-3, 1e-5, 4000)(150) == pytest.approx(1e-3 * 1e-2 ** (100 / 4000))

@@ -7,15 +7,17 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 from small_systems import alloy, write_system
 
 from mdops.errors import ConfigError
 from mdops.models import registry
 from mdops.models.absent import ABSENT
 from mdops.train.config import sections
-from mdops.train.config.read import keys, parse_config, read_config
+from mdops.train.config.read import keys, parse_config, read_config, read_input
 from mdops.train.config.sections import Config
 from mdops.train.loop.factories import planned_steps, report_interval
+from mdops.train.loop.schedule import LearningRate
 
 EMT = Path(__file__).parents[1] / "data" / "training" / "emt.json"
 SMALL = {
@@ -187,6 +189,51 @@ def test_keys_are_found_where_earlier_versions_of_deepmd_kit_had_them(old, new, 
         found = parse_config({**own, "training": {**training, **old}})
     today = {name: {**own[name], **section} for name, section in sections.items()}
     assert found == parse_config({**own, **today, "training": {**training, **new}})
+
+
+def test_a_decay_rate_of_version_1_has_no_lower_bound(recwarn):
+    """DeePMD-kit replaces it by the last rate, which it leads to."""
+    steps, interval = 1000, 10
+    given = {
+        "model": SMALL["model"],
+        "learning_rate": {"start_lr": 1e-2, "decay_rate": 0.8, "decay_steps": interval, "stop_lr": 1e-3},
+        "training": {"systems": "a", "stop_batch": steps},
+    }
+    rate = parse_config(given).learning_rate
+    assert rate.decay_rate is None and rate.stop_lr == pytest.approx(1e-2 * 0.8**100, rel=1e-12)
+    assert LearningRate(rate, steps)(30) == pytest.approx(
+        1e-2 * 1e-8 ** (30 / steps)
+    )  # not below 1e-10 in all
+    given["training"]["stop_batch"] = 300
+    assert LearningRate(parse_config(given).learning_rate, 300)(290) == pytest.approx(1e-2 * 0.8**29)
+    today = {**given, "training": {"training_data": {"systems": "a"}, "numb_steps": 300}}
+    assert parse_config(today).learning_rate.decay_rate == 0.8
+    del given["learning_rate"]["decay_steps"]
+    assert parse_config(given).learning_rate.decay_rate == 0.8
+
+
+def test_keys_of_earlier_versions_without_effect(recwarn):
+    tree = edited("model.fitting_net.coord_norm", True)
+    tree["model"]["fitting_net"]["type_fitting_net"] = False
+    assert parse_config(tree) == parse_config(edited("model.fitting_net", {})) and not recwarn.list
+
+
+def test_an_optimizer_of_earlier_versions_is_named():
+    tree = edited("training.opt_type", "LKF")
+    tree["training"]["kf_blocksize"] = 1024
+    with (
+        pytest.warns(UserWarning, match="kf_blocksize, opt_type belong in optimizer"),
+        pytest.raises(ConfigError, match=r"^optimizer\.type: is 'LKF', expected 'Adam' or"),
+    ):
+        parse_config(tree)
+
+
+def test_an_input_in_yaml(tmp_path):
+    (tmp_path / "input.yaml").write_text(yaml.safe_dump(SMALL))
+    assert read_input(tmp_path / "input.yaml") == parse_config(SMALL)
+    (tmp_path / "input.yml").write_text("model: {\n")
+    with pytest.raises(ConfigError, match=r"input\.yml: is not YAML: "):
+        read_input(tmp_path / "input.yml")
 
 
 def test_keys_in_their_old_and_in_their_new_place():

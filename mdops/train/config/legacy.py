@@ -5,12 +5,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from mdops.errors import ConfigError
-from mdops.train.config.version0 import is_version0, updated0
+from mdops.train.config.version0 import is_version0, updated0, with_stop_lr
 
 _DATA = ("systems", "set_prefix", "batch_size", "sys_probs", "sys_weights", "auto_prob", "auto_prob_style")
 _SELECTED = ("sel_type", "dipole_type", "pol_type")
 _WARMUP = ("warmup_steps", "warmup_ratio", "warmup_start_factor")
-_OPTIMIZER = {name: name for name in ("adam_beta1", "adam_beta2", "weight_decay")} | {"opt_type": "type"}
+_OPTIMIZER = {
+    name: name
+    for name in (
+        *(
+            "adam_beta1",
+            "adam_beta2",
+            "weight_decay",
+            "momentum",
+            "muon_momentum",
+            "lr_adjust",
+            "lr_adjust_coeff",
+        ),
+        *("kf_blocksize", "kf_start_pref_e", "kf_limit_pref_e", "kf_start_pref_f", "kf_limit_pref_f"),
+    )
+} | {"opt_type": "type"}
 
 
 def updated(tree: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -29,7 +43,9 @@ def updated(tree: Mapping[str, Any]) -> Mapping[str, Any]:
         if "training_data" in training:
             raise ConfigError("training.systems: cannot be combined with training_data")
         training["training_data"] = _taken(training, {name: name for name in _DATA}, "training.training_data")
-    rate, found = tree.get("learning_rate"), [name for name in _WARMUP if name in training]
+        if isinstance(tree.get("learning_rate"), Mapping):
+            result["learning_rate"] = with_stop_lr(tree["learning_rate"], training)
+    rate, found = result.get("learning_rate"), [name for name in _WARMUP if name in training]
     if found and isinstance(rate, Mapping):
         twice = [name for name in found if name in rate]
         if twice:

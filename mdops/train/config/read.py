@@ -7,7 +7,7 @@ from typing import Any
 from mdops.errors import ConfigError
 from mdops.models import registry
 from mdops.models.virtual_types import with_virtual_types
-from mdops.options import KeyHelp, describe_keys, parse, read_json
+from mdops.options import KeyHelp, describe_keys, parse, read_tree
 from mdops.train import loss
 from mdops.train.config.branches import MultiTaskConfig, branch_trees, has_branches, numbers_of
 from mdops.train.config.checks import check
@@ -18,7 +18,8 @@ from mdops.train.config.types import with_type_map
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
-    """The training input of one model in a JSON file. Raises ConfigError, naming the file and the place."""
+    """The training input of one model in a file of JSON, or of YAML by its name. Raises ConfigError, which names the
+    file and the place in it."""
     found = read_input(path)
     if isinstance(found, MultiTaskConfig):
         raise ConfigError(f"{path}: has {len(found.branches)} models; use `read_input`, which reads several")
@@ -26,9 +27,9 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 
 def read_input(path: str | os.PathLike[str]) -> Config | MultiTaskConfig:
-    """The training input of a JSON file, of one model or of several (`model_dict`). Raises ConfigError, which names the
-    file and the place in it."""
-    tree = read_json(path)
+    """The training input of a file of JSON, or of YAML by its name, of one model or of several (`model_dict`). Raises
+    ConfigError, which names the file and the place in it."""
+    tree = read_tree(path)
     try:
         return parse_input(tree)
     except ConfigError as error:

@@ -19,7 +19,7 @@ class LearningRateConfig:
 
     type: str = key("exp", "schedule of the learning rate", choices=("exp", "cosine", "wsd"))
     start_lr: float = key(1e-3, "learning rate after the warm-up", above=0)
-    stop_lr: float | None = key(None, "learning rate at the end; default 1e-8 without stop_lr_ratio", low=0)
+    stop_lr: float | None = key(None, "learning rate at the end; default 5e-8 without stop_lr_ratio", low=0)
     stop_lr_ratio: float | None = key(None, "ratio of the final to the initial learning rate", low=0)
     decay_steps: int = key(
         5000, "steps between two reductions of an exponential schedule", unit="steps", low=1

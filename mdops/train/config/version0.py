@@ -28,7 +28,13 @@ _TRAINING = {
         *("disp_training", "time_training", "profiling", "profiling_file", "load_ckpt"),
     )
 }
-_IGNORED = ("use_smooth", "with_distrib", "type_map", "sel_r", "axis_rule", "restart", "init_model")
+_IGNORED = (
+    *("use_smooth", "with_distrib", "type_map", "sel_r", "axis_rule", "restart", "init_model"),
+    *(
+        "coord_norm",
+        "type_fitting_net",
+    ),  # of no effect in DeePMD-kit 1, nor in its translation of these inputs
+)
 
 
 def is_version0(tree: Mapping[str, Any]) -> bool:
@@ -56,16 +62,29 @@ def updated0(tree: Mapping[str, Any]) -> dict[str, Any]:
     else:
         descriptor = {"type": "loc_frame", "axis_rule": [], **_of(tree, _FRAMES)}
     types = {"type_map": tree["type_map"]} if tree.get("type_map") else {}
+    training = _of(tree, _TRAINING)
     return {
         "model": {
             **types,
             "descriptor": descriptor,
             "fitting_net": {"resnet_dt": True, **_of(tree, _FITTING)},
         },
-        "learning_rate": {"type": "exp", **_of(tree, _RATE)},
+        "learning_rate": with_stop_lr({"type": "exp", **_of(tree, _RATE)}, training),
         "loss": {"type": "ener", **_of(tree, _LOSS)},
-        "training": {"training_data": _of(tree, _DATA), **_of(tree, _TRAINING)},
+        "training": {"training_data": _of(tree, _DATA), **training},
     }
+
+
+def with_stop_lr(rate: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `learning_rate` of DeePMD-kit 0 or 1 with the last rate instead of `decay_rate`, as DeePMD-kit
+    translates it: the rate had no lower bound. Unchanged if a number is missing or wrong."""
+    steps = next((training[name] for name in ("stop_batch", "numb_steps") if name in training), None)
+    numbers = [rate.get("start_lr"), rate.get("decay_rate"), rate.get("decay_steps"), steps]
+    if not all(isinstance(x, int | float) and 0 < x < float("inf") for x in numbers):
+        return dict(rate)
+    start, decay, interval, steps = numbers
+    rest = {name: value for name, value in rate.items() if name != "decay_rate"}
+    return {**rest, "stop_lr": start * decay ** (steps / interval)}
 
 
 def _of(tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from mdops.errors import ConfigError
 from mdops.train.config.sections import LearningRateConfig
 from mdops.train.loop.captured_optimizer import PIECE
 
-_DEFAULT_STOP = 1e-8
+_DEFAULT_STOP = 5e-8
 _ALIGNED = 4  # numbers: 16 bytes of float32
 
 
