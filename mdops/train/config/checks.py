@@ -55,21 +55,23 @@ def _require_energies(config: Config) -> None:
             )
 
 
-_OF_TYPE = {
-    "exp": ("decay_steps", "decay_rate", "smooth"),
-    "wsd": ("decay_phase_ratio", "decay_type"),
-    "HybridMuon": ("momentum", "lr_adjust", "lr_adjust_coeff", "muon_mode", "enable_gram", "magma_muon"),
+_OF_TYPES = {
+    ("exp",): ("decay_steps", "decay_rate", "smooth"),
+    ("wsd",): ("decay_phase_ratio", "decay_type"),
+    ("AdaMuon", "HybridMuon"): ("momentum", "lr_adjust", "lr_adjust_coeff"),
+    ("HybridMuon",): ("muon_mode", "enable_gram", "magma_muon"),
 }
 
 
 def _warn_of_other_types(name: str, section: Any) -> None:
     """Warns of keys that only another `type` of the section uses. DeePMD-kit refuses them."""
     plain = type(section)()
-    for kind, keys in _OF_TYPE.items():
-        for key in keys if kind != section.type else ():
+    for kinds, keys in _OF_TYPES.items():
+        for key in keys if section.type not in kinds else ():
             if getattr(section, key, None) != getattr(plain, key, None):
+                others = " or ".join(map(repr, kinds))
                 warnings.warn(
-                    f"{name}.{key}: has no effect with the type {section.type!r}, only with {kind!r}",
+                    f"{name}.{key}: has no effect with the type {section.type!r}, only with {others}",
                     stacklevel=2,
                 )
 

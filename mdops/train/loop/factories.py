@@ -16,7 +16,7 @@ from mdops.models.contract import AtomicModel
 from mdops.models.registry import outputs_of
 from mdops.models.spin import spin_of
 from mdops.train.config.sections import Config, DataConfig, TrainingConfig
-from mdops.train.loop.muon import HybridMuon
+from mdops.train.loop.muon import AdaMuon, HybridMuon
 from mdops.train.loop.schedule import LearningRate
 from mdops.train.loss import LOSSES, Loss
 
@@ -137,16 +137,16 @@ def make_optimizer(
     rate = torch.tensor(rate, dtype=torch.float32, device=trained[0].device) if on_gpu else rate
     assert c.adam_beta2 is not None and c.weight_decay is not None
     betas, decay = (c.adam_beta1, c.adam_beta2), c.weight_decay
+    of_matrices: dict[str, Any] = {
+        **{name: getattr(c, name) for name in ("momentum", "lr_adjust", "lr_adjust_coeff")},
+        "betas": betas,
+        "weight_decay": decay,
+    }
+    if c.type == "AdaMuon":
+        return AdaMuon(trained, rate, **of_matrices)
     if c.type == "HybridMuon":
-        of_matrices: dict[str, Any] = {
-            **{name: getattr(c, name) for name in ("momentum", "lr_adjust", "lr_adjust_coeff")},
-            "mode": c.muon_mode,
-            "gram": c.enable_gram,
-            "magma": c.magma_muon,
-        }
-        return HybridMuon(
-            trained, rate, tables=tables, decayed=decayed, betas=betas, weight_decay=decay, **of_matrices
-        )
+        own: dict[str, Any] = {"mode": c.muon_mode, "gram": c.enable_gram, "magma": c.magma_muon}
+        return HybridMuon(trained, rate, tables=tables, decayed=decayed, **of_matrices, **own)
     options: dict[str, Any] = {"betas": betas, "fused": True, "capturable": on_gpu}
     if c.type == "AdamW":
         return torch.optim.AdamW(trained, rate, weight_decay=decay, **options)
