@@ -45,7 +45,7 @@ class LearningRateConfig:
 class OptimizerConfig:
     IGNORED: ClassVar[tuple[str, ...]] = ("flash_muon",)  # affects the speed, not the result
 
-    type: str = key("Adam", "the optimizer", choices=("Adam", "AdamW", "AdaMuon", "HybridMuon"))
+    type: str = key("Adam", "the optimizer", choices=("Adam", "AdamW", "AdaMuon", "HybridMuon", "LKF"))
     adam_beta1: float = key(0.9, "decay of the mean of gradients", low=0, below=1)
     adam_beta2: float | None = key(
         None,
@@ -89,6 +89,13 @@ class OptimizerConfig:
     magma_muon: bool = key(
         True, "HybridMuon: damp the step if a gradient disagrees with the mean of gradients"
     )
+    kf_blocksize: int = key(
+        5120, "LKF: the most weights with a common covariance, which takes 8 bytes times their square", low=1
+    )
+    kf_start_pref_e: float = key(1.0, "LKF: initial prefactor of errors of energies", above=0)
+    kf_limit_pref_e: float = key(1.0, "LKF: final prefactor of errors of energies", above=0)
+    kf_start_pref_f: float = key(1.0, "LKF: initial prefactor of errors of forces", above=0)
+    kf_limit_pref_f: float = key(1.0, "LKF: final prefactor of errors of forces", above=0)
 
     def __post_init__(self) -> None:
         ada = self.type == "AdaMuon"

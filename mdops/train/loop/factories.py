@@ -16,6 +16,7 @@ from mdops.models.contract import AtomicModel
 from mdops.models.registry import outputs_of
 from mdops.models.spin import spin_of
 from mdops.train.config.sections import Config, DataConfig, TrainingConfig
+from mdops.train.loop.kalman import KalmanFilter
 from mdops.train.loop.muon import AdaMuon, HybridMuon
 from mdops.train.loop.schedule import LearningRate
 from mdops.train.loss import LOSSES, Loss
@@ -142,6 +143,8 @@ def make_optimizer(
         "betas": betas,
         "weight_decay": decay,
     }
+    if c.type == "LKF":
+        return KalmanFilter(trained, rate, block_size=c.kf_blocksize)
     if c.type == "AdaMuon":
         return AdaMuon(trained, rate, **of_matrices)
     if c.type == "HybridMuon":
@@ -164,6 +167,6 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
                 own_state = optimizer.state[weights[k]]
-                own_state[name] = own_state[name].to(weights[k].device, value.dtype)
+                own_state[name] = value.to(weights[k].device, copy=True)
     for group, here in zip(optimizer.param_groups, own, strict=True):
         group.update(here)
