@@ -120,7 +120,8 @@ class DataConfig:
     batch_size: int | list[int] | str = key(
         "auto",
         'frames in a batch, or for each system; "auto:n": at least n atoms (32); "max:n": at most n atoms, '
-        'but a frame; "filter:n": the same, without frames of more than n atoms; "mixed:n": n frames of any systems',
+        'but a frame; "filter:n": the same, without frames of more than n atoms; "mix:n": frames of similar '
+        'sizes whose number times the largest size is at most n; "mixed:n": n frames of any systems',
         low=1,
     )
     auto_prob: str = key(

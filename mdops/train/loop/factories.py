@@ -10,7 +10,8 @@ import torch
 
 from mdops.data.dataset import Dataset
 from mdops.data.labels import labels_of
-from mdops.data.sampler import Sampler, system_odds
+from mdops.data.lmdb_blocks import lmdb_blocks, lmdb_of
+from mdops.data.sampler import Sampler, blocks_of, system_odds
 from mdops.errors import ConfigError, DataError
 from mdops.models.contract import AtomicModel
 from mdops.models.registry import outputs_of
@@ -24,10 +25,13 @@ from mdops.train.loss import LOSSES, Loss
 
 def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
     """The batches of the section `training_data` or `validation_data`."""
-    odds = config.sys_probs
-    if odds is None:
+    odds, blocks, path = config.sys_probs, None, lmdb_of(data)
+    if odds is None and path is not None:  # its systems are no units of batches
+        given = blocks_of(config.auto_prob)
+        blocks = lmdb_blocks(data, path, config.auto_prob, given) if given else None
+    elif odds is None:
         odds = system_odds(data, config.batch_size, config.auto_prob)
-    return Sampler(data, config.batch_size, seed=seed, odds=odds)
+    return Sampler(data, config.batch_size, seed=seed, odds=odds, blocks=blocks)
 
 
 def make_loss(config: Config, data: Dataset | None = None, model: AtomicModel | None = None) -> Loss:
