@@ -1,7 +1,7 @@
 """The ASE calculator: one Deep Potential model, or several models with their mean and deviation."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -183,6 +183,21 @@ class MDOps(Calculator):
             _list_key(m): VerletList(m.cutoff, self.skin, ntypes=len(m.type_map)) for m in self.models
         }
         self.reset()
+
+    def saved_lists(self) -> dict[str, np.ndarray]:
+        """What the neighbour lists were built for, for `restore_lists`."""
+        return {
+            f"list {k} {part}": value.cpu().numpy()
+            for k, own in enumerate(self._lists.values())
+            for part, value in enumerate(own.built_for)
+        }
+
+    def restore_lists(self, saved: Mapping[str, np.ndarray]) -> None:
+        """Builds the lists again that were `saved`."""
+        for k, (key, own) in enumerate(self._lists.items()):
+            parts = sorted(name for name in saved if name.startswith(f"list {k} "))
+            if parts:
+                own.update(*(torch.as_tensor(saved[name], device=key[1]) for name in parts))
 
     def reset(self) -> None:
         super().reset()

@@ -45,6 +45,11 @@ class VerletList:
         self._built_for: tuple[torch.Tensor, ...] = ()
         self._known: _Identity = ()
 
+    @property
+    def built_for(self) -> tuple[torch.Tensor, ...]:
+        """The arguments of `update` that the current list was built for; empty before the first."""
+        return self._built_for
+
     def update(
         self,
         positions: torch.Tensor,

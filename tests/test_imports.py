@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each layer imports its own modules and those of the layers before it. A folder stands for all of its modules.
 LAYERS = [
-    "errors flags options memory plots html progress tracing files",
+    "errors flags options memory plots html progress stopping tracing files",
     "_library ops testing",
     "nn",
     "system verlet",

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import Any
 
 from mdops.errors import LibraryError, MDOpsError
+from mdops.stopping import Stopped
 
 COMMANDS = (
     "info",
@@ -56,7 +57,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command. Returns 0, or 2 for an error that the user can fix (`doctor`: 1 for a problem)."""
+    """Runs a command. Returns 0, or 2 for an error that the user can fix (`doctor`: 1 for a problem), or 128 and the
+    number of a signal that stopped it."""
     given = list(sys.argv[1:] if argv is None else argv)
     command = next((k for k, word in enumerate(given) if not word.startswith("-")), len(given))
     is_lammps = given[command : command + 1] == ["lammps"] and given[command + 1 :] != ["--help"]
@@ -75,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         advice = "; the same command with --restart continues" if "restart" in args else ""
         return _fail(args, f"interrupted{advice}", 130)
+    except Stopped as stopped:
+        return _fail(args, str(stopped), stopped.exit_code)
     except BrokenPipeError:
         # The reader (`| head`) has closed the pipe; at exit, Python must not flush into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

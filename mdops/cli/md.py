@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mdops.calculator import MDOps
     from mdops.md import run as run_md
+    from mdops.stopping import StopSignal
 
     output = _output(args)
     physics = _physics(args, output.steps)
@@ -73,7 +74,15 @@ def run(args: argparse.Namespace) -> int:
     for path, model in zip(args.model, atoms.calc.models, strict=True):
         print(f"{path}: {model.explain()}", file=sys.stderr, flush=True)
     restraints = restraints_of(args, atoms)
-    summary = run_md(atoms, physics, output, new_velocities=args.new_velocities, restraints=restraints)
+    with StopSignal() as stop:
+        summary = run_md(
+            atoms, physics, output, new_velocities=args.new_velocities, restraints=restraints, stops=stop
+        )
+    if summary.end < output.steps:
+        raise stop.stopped(
+            f"wrote {output.checkpoint} after step {summary.end} of {output.steps}; the same command with "
+            "--restart continues"
+        )
     print(_describe(summary, output))
     if picture is not None:
         from mdops.md.plot import plot_log

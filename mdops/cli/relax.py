@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from mdops.loading import load
     from mdops.md import Output, Relaxation
     from mdops.md.relax import relax
+    from mdops.stopping import StopSignal
 
     relaxation = Relaxation(args.fmax, args.cell, args.pressure)
     output = Output(
@@ -71,16 +72,22 @@ def run(args: argparse.Namespace) -> int:
         print(line, end="", flush=True)
 
     restraints = [restraints_of(args, atoms) for atoms in structures]
-    found = relax(
-        structures,
-        models,
-        relaxation,
-        output,
-        result=args.output,
-        skin=args.skin,
-        show=show,
-        restraints=restraints,
-    )
+    with StopSignal() as stop:
+        found = relax(
+            structures,
+            models,
+            relaxation,
+            output,
+            result=args.output,
+            skin=args.skin,
+            show=show,
+            restraints=restraints,
+            stops=stop,
+        )
+    if found.stopped:
+        raise stop.stopped(
+            f"wrote {output.checkpoint} after {found.steps.max()} steps; the same command with --restart continues"
+        )
     done, all_of_them = int(found.converged.sum()), len(structures)
     of = "converged" if all_of_them == 1 else f"{done} of {all_of_them} structures converged"
     if done < all_of_them:

@@ -111,7 +111,8 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from mdops.files.atomic import replace_file
-    from mdops.train.loop.distributed import Processes, join_processes, leave_processes
+    from mdops.stopping import Stopped
+    from mdops.train.loop.distributed import Processes, join_processes
 
     if args.threads is not None:
         most = max(_MOST_THREADS, os.cpu_count() or 1)
@@ -132,16 +133,20 @@ def run(args: argparse.Namespace) -> int:
     trainer = make_trainer(args, config, earlier, device)
     if written and processes.is_first:
         replace_file(args.output / _INPUT, written.encode())
-    if processes.is_first:
+    code = 0
+    try:
         train(trainer)
-    else:
-        trainer.run()
-    leave_processes()
+    except Stopped as stopped:
+        if processes.count == 1:
+            raise
+        code = stopped.exit_code
+        if processes.is_first:
+            print(f"mdops: {stopped}", file=sys.stderr)
     if processes.count > 1:
         # Threads of gloo may still call Python, which aborts a process whose interpreter is ending.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(code)
     return 0
 
 
@@ -218,20 +223,37 @@ def make_trainer(
 
 
 def train(trainer: "Trainer") -> None:
-    """Runs the training, with its messages."""
+    """Runs the training; the first process prints messages. Raises Stopped after a signal."""
+    from mdops.stopping import StopSignal
+    from mdops.train.loop.checkpoint import checkpoints
     from mdops.train.loop.distributed import leave_processes
     from mdops.train.report.progress import TrainingProgress
 
+    if not trainer.processes.is_first:
+        with StopSignal() as stop:
+            trainer.run(stops=stop)
+        leave_processes()
+        if stop() or trainer.step < trainer.steps:
+            raise stop.stopped("")
+        return
     first, started = trainer.step, time.perf_counter()
     print(_announcement(trainer), file=sys.stderr, flush=True)
     for branch in trainer.branches.values():
         of = f" of {branch.name}" if branch.name else ""
         print(f"a step{of} is {branch.potential.explain('train')}", file=sys.stderr, flush=True)
     labels = {name: branch.loss.labels for name, branch in trainer.branches.items()}
-    with TrainingProgress(first, trainer.steps, labels) as progress:
-        trainer.run(progress.report, progress.update)
+    with TrainingProgress(first, trainer.steps, labels) as progress, StopSignal() as stop:
+        trainer.run(progress.report, progress.update, stop)
     leave_processes()  # the other processes are done
+    if trainer.step < trainer.steps:
+        written = checkpoints(trainer.folder, trainer.config.training.save_ckpt)[-1]
+        raise stop.stopped(
+            f"wrote {written} after step {trainer.step} of {trainer.steps}; the same command with --restart "
+            "continues"
+        )
     print(_summary(trainer, trainer.step - first, time.perf_counter() - started), flush=True)
+    if stop():
+        raise stop.stopped("the training is complete; the errors of its model were not computed")
     print("\n".join(_errors(trainer)))
 
 

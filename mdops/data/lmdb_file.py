@@ -57,6 +57,17 @@ def elements_of_lmdb(path: Path) -> list[str]:
         return [str(t) for t in range(most + 1)]
 
 
+def systems_of_lmdb(path: Path) -> np.ndarray | None:
+    """For each frame, the number of the system that it came from; None if the dataset does not tell."""
+    with _Reader(path) as reader:
+        found = reader.systems
+        if found is None:
+            return None
+        if len(found) != reader.frames or any(type(n) is not int or n < 0 for n in found):
+            raise DataError(f"{path}: frame_system_ids are not numbers of systems, one for each frame")
+        return np.array(found, np.int64)
+
+
 def packages() -> tuple[Any, Any]:
     """The modules lmdb and msgpack. Raises InputError, with what to do, where they are not installed."""
     try:
@@ -70,7 +81,8 @@ def packages() -> tuple[Any, Any]:
 
 
 class _Reader:
-    """An open dataset: how many `frames` it has, the `elements` of its types if it names them, and their records."""
+    """An open dataset: how many `frames` it has, the `elements` of its types and the `systems` of its frames if it has
+    them, and the records."""
 
     def __init__(self, path: Path) -> None:
         lmdb, self._msgpack = packages()
@@ -89,7 +101,7 @@ class _Reader:
         self._transaction = self._file.begin()
         head = self._unpacked(HEAD, "__metadata__")
         frames, self._format = head.get("nframes"), head.get("frame_idx_fmt", "012d")
-        self.elements = head.get("type_map")
+        self.elements, self.systems = head.get("type_map"), head.get("frame_system_ids")
         names = self.elements
         if names is not None and not (
             isinstance(names, list) and names and all(isinstance(n, str) for n in names)

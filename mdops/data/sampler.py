@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mdops.data.dataset import Dataset
+from mdops.data.lmdb_blocks import Blocks
 from mdops.data.lmdb_file import is_lmdb
 from mdops.errors import ConfigError
 
@@ -21,7 +22,9 @@ def batch_sizes(data: Dataset, rule: int | Sequence[int] | str) -> list[int]:
         data: the systems.
         rule: a number, one for each system, "auto:n" (so many that they have n atoms or more; "auto" is
             "auto:32"), "max:n" (so many that they have n atoms or fewer, but one at least), "filter:n" (the same; the
-            data have no larger frames, see `most_atoms`), or "mixed:n" (n frames of any systems).
+            data have no larger frames, see `most_atoms`), "mixed:n" (n frames of any systems), or "mix:n" (as many
+            frames of similar sizes as have n places or fewer, if each has the places of the largest; here the number
+            for frames of the mean size).
 
     Raises ConfigError for another rule.
     """
@@ -36,6 +39,8 @@ def batch_sizes(data: Dataset, rule: int | Sequence[int] | str) -> list[int]:
     word, n = _parsed(rule)
     if word == "mixed":
         return [n] * systems
+    if word == "mix":
+        return [max(1, int(n / max(float(data.counted().mean()), 1.0)))] * systems
     atoms = [data.counted()[data.system == k] for k in range(systems)]
     mean = [float(own.mean()) if len(own) else 1.0 for own in atoms]
     return [max(1, int(np.ceil(n / m) if word == "auto" else n // m)) for m in mean]
@@ -44,10 +49,10 @@ def batch_sizes(data: Dataset, rule: int | Sequence[int] | str) -> list[int]:
 def _parsed(rule: str) -> tuple[str, int]:
     word, _, number = rule.partition(":")
     number = number or (str(_AUTO_ATOMS) if rule == "auto" else "")
-    if word not in ("auto", "max", "filter", "mixed") or not number.isdecimal() or int(number) < 1:
+    if word not in ("auto", "max", "filter", "mixed", "mix") or not number.isdecimal() or int(number) < 1:
         raise ConfigError(
-            f'batch_size: is {rule!r}, expected a number, a list, "auto:n", "max:n", "filter:n" or "mixed:n", n at '
-            "least 1"
+            f'batch_size: is {rule!r}, expected a number, a list, "auto:n", "max:n", "filter:n", "mix:n" or '
+            '"mixed:n", n at least 1'
         )
     return word, int(number)
 
@@ -97,14 +102,15 @@ def system_odds(data: Dataset, rule: int | Sequence[int] | str, style: str) -> l
 
     Warns of systems in several blocks or in none, and of blocks without batches.
 
-    Raises ConfigError for a wrong text, if no block with a weight has batches, and for blocks of data in LMDB."""
+    Raises ConfigError for a wrong text, if no block with a weight has batches, and for blocks of data of which some are
+    in LMDB (`lmdb_blocks` has those of a single LMDB dataset)."""
     blocks, systems = blocks_of(style), len(data.systems)
     if not blocks:
         return [1.0] * systems if style == "prob_uniform" else None
-    # Such data are divided by numbers of atoms here, and by the systems of their frames in DeePMD-kit.
     if any(is_lmdb(Path(source)) for source in {source for source, _ in data.sources}):
         raise ConfigError(
-            f"auto_prob: is {style!r}, and data in LMDB have no blocks of systems: give folders of systems"
+            f"auto_prob: is {style!r}, and blocks are of folders of systems or of one LMDB dataset: give one LMDB "
+            "dataset alone, or only folders"
         )
     counts = -(-np.bincount(data.system, minlength=systems) // np.array(batch_sizes(data, rule)))
     odds, uses = np.zeros(systems), np.zeros(systems, dtype=np.int64)
@@ -139,9 +145,10 @@ def system_odds(data: Dataset, rule: int | Sequence[int] | str, style: str) -> l
 class Sampler:
     """The frames of every step, by the step's number and the seed alone: a restart needs no state.
 
-    An epoch goes through every system once in random order, in batches of one system (or of any, "mixed:n"),
-    and these come in random order. With other odds of the systems, each batch's system is drawn by them. A system
-    without frames has no batches.
+    An epoch goes through every system once in random order, in batches of one system (or of any, "mixed:n" and
+    "mix:n"), and these come in random order. With other odds of the systems, each batch's system is drawn by them. A
+    system without frames has no batches. With `blocks` an epoch has copies of their frames, and random ones of them
+    once more; each system has its share of a block's.
 
     Attributes:
         batches: of all systems.
@@ -155,17 +162,20 @@ class Sampler:
         *,
         seed: int,
         odds: Sequence[float] | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
-        """`rule` as for `batch_sizes`; `odds`: of each system, None is by its number of batches."""
+        """`rule` as for `batch_sizes`; `odds`: of each system, None is by its number of batches; `blocks`: see
+        `lmdb_blocks`."""
         self._sizes = batch_sizes(data, rule)
         self._seed, self._odds = seed, None
-        mixed = isinstance(rule, str) and rule.startswith("mixed")
+        word, most = _parsed(rule) if isinstance(rule, str) else ("", 0)
+        mixed = word in ("mixed", "mix")
         frames = np.arange(len(data))
         self._groups = [frames] if mixed else [frames[data.system == k] for k in range(len(data.systems))]
         if odds is not None:
             if mixed:
                 raise ConfigError(
-                    'sys_probs (or auto_prob): batches of the size "mixed:n" are of any systems'
+                    f'sys_probs (or auto_prob): batches of the size "{word}:n" are of any systems'
                 )
             if len(odds) != len(data.systems):
                 raise ConfigError(f"sys_probs: has {len(odds)} numbers for {len(data.systems)} systems")
@@ -176,10 +186,19 @@ class Sampler:
                     "system with frames"
                 )
             self._odds = weights / np.sum(weights)
-        self._counts = [-(-len(g) // b) for g, b in zip(self._groups, self._sizes, strict=False)]
+        self._copied = _copied(self._groups, blocks or [])
+        frames_of = [
+            len(group) + sum(wanted - len(own) for own, wanted in copied)
+            for group, copied in zip(self._groups, self._copied, strict=True)
+        ]
+        self._counts = [-(-n // b) for n, b in zip(frames_of, self._sizes, strict=False)]
+        self._room, self._atoms = most, data.counted() if word == "mix" else None
         self.batches = sum(self._counts)
-        if self._odds is None:
-            self.largest = max(-(-len(g) // n) for g, n in zip(self._groups, self._counts, strict=True) if n)
+        if word == "mix":
+            first = self._drawn(np.random.default_rng([seed, 0]))
+            self.batches, self.largest = len(first), max(map(len, first))
+        elif self._odds is None:
+            self.largest = max(-(-n // c) for n, c in zip(frames_of, self._counts, strict=True) if c)
         else:
             drawn = zip(self._groups, self._sizes, self._odds, strict=True)
             self.largest = max(min(len(g), size) for g, size, share in drawn if share > 0)
@@ -205,11 +224,49 @@ class Sampler:
         if self._odds is not None:
             drawn = random.choice(len(self._groups), self.batches, p=self._odds)
             return [self._draw(int(k), random) for k in drawn]
-        plan = []
-        for group, count in zip(self._groups, self._counts, strict=True):
-            plan += np.array_split(random.permutation(group), count) if count else []
+        plan = self._drawn(random)
+        # Copies of frames of other sizes may need another number of batches of the size "mix:n".
+        return (plan + plan[: max(0, self.batches - len(plan))])[: self.batches]
+
+    def _drawn(self, random: np.random.Generator) -> list[np.ndarray]:
+        """All frames, with the copies of blocks."""
+        plan: list[np.ndarray] = []
+        for group, count, copied in zip(self._groups, self._counts, self._copied, strict=True):
+            parts = [np.setdiff1d(group, np.concatenate([own for own, _ in copied]))] if copied else [group]
+            for own, wanted in copied:
+                whole, rest = divmod(wanted, len(own))
+                parts += [np.tile(own, whole), random.choice(own, rest, replace=False)]
+            frames = random.permutation(np.concatenate(parts))
+            if self._atoms is not None:
+                plan += self._packed(frames)
+            elif count:
+                plan += np.array_split(frames, count)
         return [plan[k] for k in random.permutation(len(plan))]
+
+    def _packed(self, frames: np.ndarray) -> list[np.ndarray]:
+        """Frames of increasing sizes in batches of the size "mix:n"."""
+        assert self._atoms is not None
+        frames = frames[np.argsort(self._atoms[frames], kind="stable")]
+        starts = [0]
+        for k, atoms in enumerate(self._atoms[frames].tolist()):
+            if k > starts[-1] and (k - starts[-1] + 1) * atoms > self._room:
+                starts.append(k)
+        return np.split(frames, starts[1:])
 
     def _draw(self, system: int, random: np.random.Generator) -> np.ndarray:
         group = self._groups[system]
         return random.choice(group, min(self._sizes[system], len(group)), replace=False)
+
+
+def _copied(groups: Sequence[np.ndarray], blocks: Blocks) -> list[Blocks]:
+    """The blocks of each group: it has its share of a block's copies, rounded so that these are all given out."""
+    found: list[Blocks] = [[] for _ in groups]
+    for frames, wanted in blocks:
+        own = [np.intersect1d(group, frames) for group in groups]
+        shares = [divmod((wanted - len(frames)) * len(part), max(len(frames), 1)) for part in own]
+        left = wanted - len(frames) - sum(whole for whole, _ in shares)
+        more = sorted((k for k, part in enumerate(own) if len(part)), key=lambda k: -shares[k][1])[:left]
+        for k, part in enumerate(own):
+            if len(part):
+                found[k].append((part, len(part) + shares[k][0] + (k in more)))
+    return found

@@ -50,7 +50,7 @@ class Relaxed:
     Attributes:
         structures: the final ones, with energies, forces and stress.
         converged: (S,) bool; steps: (S,) of each since the beginning; largest_force: (S,), eV/A.
-        seconds: of this call.
+        seconds: of this call. stopped: whether `stops` ended it.
     """
 
     structures: list[Atoms]
@@ -58,6 +58,7 @@ class Relaxed:
     steps: np.ndarray
     largest_force: np.ndarray
     seconds: float
+    stopped: bool
 
 
 def relax(
@@ -70,6 +71,7 @@ def relax(
     skin: float = _SKIN,
     show: Callable[[str], None] | None = None,
     restraints: Sequence[Sequence[Restraint]] | None = None,
+    stops: Callable[[], bool] | None = None,
 ) -> Relaxed:
     """Relax structures side by side (`mdops.md.Minimizer`), in at most `output.steps` steps.
 
@@ -84,6 +86,7 @@ def relax(
         skin: A.
         show: called with each line of the log.
         restraints: of each structure, `mdops.md.Tether` and `Distance`; tethers hold atoms where they start.
+        stops: called between steps. If it returns True, the state is saved, and the call ends without `result`.
 
     Raises:
         InputError: a structure, option or file that does not fit, or a file that another run writes.
@@ -95,7 +98,7 @@ def relax(
     result = None if result is None else require_path("result", result)
     _check_result(result, output, structures)
     with one_run(output):
-        return _Run(structures, potential, relaxation, output, result, skin, show, restraints).go()
+        return _Run(structures, potential, relaxation, output, result, skin, show, restraints, stops).go()
 
 
 class _Run:
@@ -111,6 +114,7 @@ class _Run:
         skin: float,
         show: Callable[[str], None] | None,
         restraints: Sequence[Sequence[Restraint]] | None,
+        stops: Callable[[], bool] | None,
     ) -> None:
         self.output, self.result, self.show = output, result, show
         models = [potential] if isinstance(potential, Potential) else list(potential)
@@ -135,6 +139,7 @@ class _Run:
                 given[s].arrays["positions"][:] = positions
             options |= {"step": saved.step, "velocities": saved.arrays["momenta"]}
         self.minimizer = Minimizer(given, potential, relaxation, **options)
+        self.minimizer.stops = stops
         if saved is not None:
             self.minimizer.inner = saved.inner
         self.trajectory: Trajectory | None = None
@@ -178,21 +183,24 @@ class _Run:
         if self.show is not None:
             tell_restart(m.step, self.output.steps)
         every = self._EVERY * self.output.interval
+        stopped = False
         try:
-            while m.step < self.output.steps and not m.converged.all():
+            while m.step < self.output.steps and not m.converged.all() and not stopped:
                 last = min(self.output.steps, (m.step // every + 1) * every)
                 for frame in m.run(last - m.step, self.output.interval):
                     self._write(frame)
                 # The end has a frame of its own.
                 if m.converged.all() and m.step % self.output.interval:
                     self._write(m.frame())
-                self._save()
+                stopped = m.step < last and not m.converged.all()
+                self._save(halted=stopped)
             structures = m.structures()
-            if self.result is not None:
+            if self.result is not None and not stopped:
                 write_atomically(self.result, structures)
         finally:
             self._close()
-        return Relaxed(structures, m.converged, m.steps, m.largest_force, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        return Relaxed(structures, m.converged, m.steps, m.largest_force, seconds, stopped)
 
     def _write(self, frame: BatchFrame, *, heading: bool = False) -> None:
         m = self.minimizer
@@ -207,7 +215,8 @@ class _Run:
         if self.show is not None:
             self.show(line)
 
-    def _save(self) -> None:
+    def _save(self, *, halted: bool = False) -> None:
+        """Writes a checkpoint; `halted`: between those of a run that is not stopped."""
         now, m = self.minimizer.frame(), self.minimizer
         named = {"trajectory": self.trajectory, "log": self.log}
         state = Checkpoint(
@@ -217,9 +226,11 @@ class _Run:
             sums={},
             marks={name: file.mark() for name, file in named.items() if file},
             arrays={"positions": now.positions, "momenta": now.momenta, "cell": now.cell},
-            inner=m.inner,
+            inner=m.halted if halted else m.inner,
         )
         checkpoints.save(self.output.checkpoint, state)
+        if halted:
+            return
         # A restart builds new lists, whose order decides the last bits of sums: so does this run.
         m.renew()
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,15 @@ from mdops.system import atom_spins, charges_and_spins
 @dataclasses.dataclass(frozen=True)
 class Summary:
     """The result of this call: its `steps` (without those before a restart) in `seconds`; and of the whole run, with
-    all steps: the mean temperature (K), and the drift of the conserved energy (eV/atom; None if there is none)."""
+    all steps: the mean temperature (K), the drift of the conserved energy (eV/atom; None if there is none), and the
+    step at its `end`, which is less than those asked for if it was stopped."""
 
     steps: int
     seconds: float
     ns_per_day: float
     temperature: float
     drift: float | None
+    end: int
 
 
 def run(
@@ -52,6 +54,7 @@ def run(
     new_velocities: bool = False,
     engine: bool | None = None,
     restraints: Sequence[Restraint] = (),
+    stops: Callable[[], bool] | None = None,
 ) -> Summary:
     """Simulate atoms that have an `MDOps` calculator; afterwards they are in the last state.
 
@@ -66,6 +69,8 @@ def run(
             dynamics); by default those run structures with constraints, and the engine all others.
         restraints: `Tether` and `Distance`, which only the engine supports. Tethers hold atoms at their positions at
             the start of the run, before any restart.
+        stops: called between steps. If it returns True, the run saves its state and ends; after a restart it has the
+            same results as if it had gone on.
 
     Raises:
         InputError: a structure, option or file that does not fit, or a file that another run writes.
@@ -80,7 +85,7 @@ def run(
         potential.require_energies("a simulation")
     if engine is None:
         engine = not atoms.constraints
-    simulation = _Simulation(atoms, physics, output, new_velocities, restraints)
+    simulation = _Simulation(atoms, physics, output, new_velocities, restraints, stops)
     with one_run(output):
         return (_EngineRun if engine else _AseRun)(simulation).go()
 
@@ -94,6 +99,7 @@ class _Simulation:
     output: Output
     new_velocities: bool
     restraints: Sequence[Restraint]
+    stops: Callable[[], bool] | None
 
 
 class _Run:
@@ -104,6 +110,7 @@ class _Run:
     def __init__(self, simulation: _Simulation) -> None:
         self.atoms, self.physics, self.output = simulation.atoms, simulation.physics, simulation.output
         atoms, physics, output = self.atoms, self.physics, self.output
+        self.stops = simulation.stops or (lambda: False)
         self.restraints = placed(simulation.restraints, atoms.get_positions())
         self.identity = self._identity()  # before anything moves: some constraints keep a history
         self.rng = np.random.default_rng(physics.seed)
@@ -140,7 +147,9 @@ class _Run:
         done, start = self.step - first, self.sums["conserved"]
         drift = None if conserved is None or start is None else (conserved - start) / len(self.atoms)
         mean = (self.sums["temperature"] or 0.0) / max(self.step, 1)
-        return Summary(done, seconds, ns_per_day(done, self.physics.timestep, seconds), mean, drift)
+        return Summary(
+            done, seconds, ns_per_day(done, self.physics.timestep, seconds), mean, drift, self.step
+        )
 
     def _log_state(self, step: int, temperature: float, conserved: float | None) -> LogState:
         return LogState(step, step * self.physics.timestep, temperature, conserved)
@@ -195,6 +204,8 @@ class _AseRun(_Run):
         check_masses(atoms)
         self.dynamics = make_integrator(atoms, self.physics, self.rng)
         atoms.calc.renew_lists()
+        if self.saved is not None:
+            atoms.calc.restore_lists(self.saved.inner)
         atoms.get_forces()
         if self.saved is None:
             self.sums["conserved"] = conserved_energy(self.dynamics)
@@ -209,7 +220,7 @@ class _AseRun(_Run):
         assert self.files is not None
         try:
             with Reporter(first, self.output.steps, self.physics.timestep) as reporter:
-                while self.step < self.output.steps:
+                while self.step < self.output.steps and not self.stops():
                     with guard.explain(self.step + 1):
                         self.dynamics.step()
                     self.step += 1
@@ -223,6 +234,8 @@ class _AseRun(_Run):
                         self._checkpoint()
                         due = self.physics.next_checkpoint(self.step, len(self.atoms))
                     reporter.update(self.step, now)
+                if self.step < self.output.steps:
+                    self._save(self.atoms.calc.saved_lists())
         finally:
             self.files.close()
         return self._summary(first, time.perf_counter() - started, conserved_energy(self.dynamics))
@@ -256,6 +269,7 @@ class _EngineRun(_Run):
             aparam=calculator.parameters.get("aparam"),
             restraints=self.restraints or None,
         )
+        self.engine.stops = self.stops
         self.on_gpu = self.engine.potential.device.type == "cuda"
         if self.saved is not None:
             self.engine.inner = self.saved.inner
@@ -274,7 +288,7 @@ class _EngineRun(_Run):
                 self.engine.on_progress = lambda step, kinetic: reporter.update(
                     step, self.engine.temperature(kinetic[0])
                 )
-                while self.step < self.output.steps:
+                while self.step < self.output.steps and not self.stops():
                     end = self._segment(writer, first)
         finally:
             writer.close()
@@ -283,7 +297,7 @@ class _EngineRun(_Run):
         return self._summary(first, time.perf_counter() - started, end.conserved)
 
     def _segment(self, writer: Background, first: int) -> Frame:
-        """Runs to the next checkpoint and writes it; `first`: where this call began."""
+        """Runs to the next checkpoint, or until it is to stop, and writes it; `first`: where this call began."""
         due = self.physics.next_checkpoint(self.step, len(self.atoms), on_gpu=self.on_gpu)
         last = min(self.output.steps, due)
         for frame in self.engine.run(last - self.step, self.output.interval):
@@ -293,14 +307,17 @@ class _EngineRun(_Run):
                 guard.check(frame.atoms(self.atoms), frame.forces, frame.forces_std, when)
         frame = self.engine.frame()
         writer.drain()
-        self.step = last
-        self.sums["temperature"] = self.before + self.engine.mean_temperature * (last - first)
+        self.step = self.engine.step
+        self.sums["temperature"] = self.before + self.engine.mean_temperature * (self.step - first)
         self.atoms.set_cell(frame.cell)
         self.atoms.arrays["positions"][:] = frame.positions
         self.atoms.set_array("momenta", frame.momenta, float, (3,))
-        self._save(self.engine.inner)
-        # A restart starts with new lists, whose order decides the last bits of sums: so does this run.
-        self.engine.renew()
+        if self.step < last:
+            self._save(self.engine.halted)
+        else:
+            self._save(self.engine.inner)
+            # A restart starts with new lists, whose order decides the last bits of sums: so does this run.
+            self.engine.renew()
         return frame
 
     def _state(self, frame: Frame) -> LogState:

@@ -1,4 +1,5 @@
-"""Makes tests/data/muon.npz: weights after steps of DeePMD-kit's HybridMuon with given gradients, by sets of options.
+"""Makes tests/data/muon.npz: weights after steps of DeePMD-kit's HybridMuon and AdaMuon with given gradients, by sets
+of options.
 
 Needs deepmd-kit 3.2.0 with its PyTorch backend, and a C++ compiler, with which PyTorch compiles for it:
 
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from deepmd.pt.optimizer.adamuon import AdaMuonOptimizer
 from deepmd.pt.optimizer.hybrid_muon import HybridMuonOptimizer
 
 SHAPES = {
@@ -31,6 +33,8 @@ SETS = {
     "plain": {"enable_gram": False, "magma_muon": False, "weight_decay": 0.0},
     "flat": {"muon_mode": "flat", "lr_adjust": 8.0, "adam_beta1": 0.8, "adam_beta2": 0.97, "momentum": 0.9},
     "2d": {"muon_mode": "2d", "lr_adjust_coeff": 0.2, "weight_decay": 0.1},
+    "ada": {},
+    "ada-unadjusted": {"lr_adjust": 0.0, "weight_decay": 0.1, "momentum": 0.8, "lr_adjust_coeff": 0.5},
 }
 
 
@@ -42,9 +46,12 @@ def main():
         given = dict(options)
         betas = given.pop("adam_beta1", 0.9), given.pop("adam_beta2", 0.95)
         names = [("adam_table" if key == "table" else key, p) for key, p in weights.items()]
-        optimizer = HybridMuonOptimizer(
-            weights.values(), lr=RATE, adam_betas=betas, named_parameters=names, **given
-        )
+        if name.startswith("ada"):
+            optimizer = AdaMuonOptimizer(weights.values(), lr=RATE, adam_betas=betas, **given)
+        else:
+            optimizer = HybridMuonOptimizer(
+                weights.values(), lr=RATE, adam_betas=betas, named_parameters=names, **given
+            )
         gradients = {key: [] for key in SHAPES}
         for step in range(STEPS):
             for key, p in weights.items():

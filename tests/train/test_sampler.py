@@ -91,7 +91,7 @@ def test_largest_is_that_of_the_batches_that_are_drawn(data):
     "rule",
     [
         *("auto:x", "some", "auto:0", "max:0", "mixed:0", "mixed", "auto:", [1], 0, [2, 0]),
-        *("filter", "filter:", "filter:0", "filter:-3", "filter:2.5", "mix:8"),
+        *("filter", "filter:", "filter:0", "filter:-3", "filter:2.5", "mix", "mix:0"),
     ],
 )
 def test_wrong_rules_are_refused(data, rule):

@@ -63,6 +63,12 @@ def test_defaults_of_hybrid_muon_are_deepmd_kits():
     assert (optimizer.muon_mode, optimizer.enable_gram, optimizer.magma_muon) == ("slice", True, True)
 
 
+def test_defaults_of_adamuon_are_deepmd_kits():
+    optimizer = parse_config({**SMALL, "optimizer": {"type": "AdaMuon"}}).optimizer
+    assert (optimizer.adam_beta2, optimizer.weight_decay, optimizer.momentum) == (0.95, 0.001, 0.95)
+    assert (optimizer.lr_adjust, optimizer.lr_adjust_coeff) == (10, 0.2)
+
+
 def test_adamw_decays_no_weights_by_default():
     """DeePMD-kit's help says 0.001. But it adds the defaults of Adam before it checks the keys."""
     optimizer = parse_config({**SMALL, "optimizer": {"type": "AdamW"}}).optimizer
@@ -156,6 +162,7 @@ def test_keys_that_change_neither_results_nor_files_are_taken_in_silence(path, r
         ("learning_rate", "exp", "decay_type", "cosine"),
         ("optimizer", "Adam", "momentum", 0.5),
         ("optimizer", "AdamW", "enable_gram", False),
+        ("optimizer", "AdaMuon", "muon_mode", "flat"),
     ],
 )
 def test_keys_of_another_type_are_warned_of(path, kind, key, value, recwarn):

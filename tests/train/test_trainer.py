@@ -84,6 +84,17 @@ def test_stopped_run_ends_with_the_bits_of_one_that_was_not(tmp_path, precision)
     assert (whole / "lcurve.out").read_bytes() == (stopped / "lcurve.out").read_bytes()
 
 
+@pytest.mark.parametrize("optimizer", ["AdaMuon", "HybridMuon"])
+def test_a_stopped_run_with_another_optimizer_ends_with_the_same_bits(tmp_path, optimizer):
+    options = parse_config({**tree(), "optimizer": {"type": optimizer}})
+    whole = Trainer(options, tmp_path / "whole").run()
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(options, tmp_path / "stopped").run(stop_after(8))
+    found = Trainer(options, tmp_path / "stopped", restart=True).run()
+    for a, b in zip(whole.state_dict().values(), found.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_denser_validation_data_are_measured_without_the_farthest_neighbours(tmp_path):
     dense = {"systems": denser(tmp_path / "dense.extxyz")}
     with pytest.warns(UserWarning, match=r"atoms of the validation data have up to .* sel is .*auto:2"):

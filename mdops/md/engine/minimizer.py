@@ -117,10 +117,8 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
         s = self._structures
         return Fire(self.relaxation, s.cells, np.diff(s.starts), self.potential.device)
 
-    def _start(
-        self, positions: np.ndarray, momenta: np.ndarray, cells: np.ndarray, bath: dict[str, torch.Tensor]
-    ) -> None:
-        super()._start(positions, momenta, cells, bath)
+    def _start(self, *state: Any) -> None:
+        super()._start(*state)
         self._judge()
 
     def _judge(self) -> None:

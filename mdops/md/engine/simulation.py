@@ -80,6 +80,7 @@ class Simulation(ABC, Generic[G, F]):
         potentials: the models; potential: the first of them.
         on_progress: called after each block with the steps done and the kinetic energies (S,) of the last ones, eV, on
             average; for one who waits.
+        stops: called between steps; if it returns True, `run` ends with the last block that was found good.
     """
 
     _may_fix = False
@@ -145,12 +146,13 @@ class Simulation(ABC, Generic[G, F]):
         self.step, self.builds, self.repeats = step, 0, 0
         self.physics = physics
         self.on_progress: Callable[[int, np.ndarray], None] | None = None
+        self.stops: Callable[[], bool] | None = None
         self._skin, self._use_graphs, self._atom_virial = float(skin), graphs, atom_virial
         self._guard = self._make_guard()
         self._freedom = self._structures.freedom
         self._restraints = None if restraints is None else self._restrained(restraints)
         self._propagator = self._make_propagator()
-        self._stride, self._first = 1, step
+        self._stride, self._next, self._first = 1, 0, step  # _next: of the next block alone, if not 0
         self._heat = np.zeros(len(frames))  # eV, sums over the steps
         self._surface: Any = None
         self._aside: torch.cuda.Stream | None = None
@@ -213,10 +215,16 @@ class Simulation(ABC, Generic[G, F]):
             self._start(now.positions, now.momenta, now.cell, bath)
 
     def _start(
-        self, positions: np.ndarray, momenta: np.ndarray, cells: np.ndarray, bath: dict[str, torch.Tensor]
+        self,
+        positions: np.ndarray,
+        momenta: np.ndarray,
+        cells: np.ndarray,
+        bath: dict[str, torch.Tensor],
+        order: np.ndarray | None = None,
     ) -> None:
         device = self.potential.device
-        order = self._structures.order(positions, cells, self.potential.cutoff / 2)
+        if order is None:
+            order = self._structures.order(positions, cells, self.potential.cutoff / 2)
         self._order = torch.as_tensor(order, device=device)
         self._inverse = torch.as_tensor(np.argsort(order), device=device)
         capacity = 0 if self._surface is None else self._surface.capacity
@@ -262,6 +270,9 @@ class Simulation(ABC, Generic[G, F]):
 
     @inner.setter
     def inner(self, values: dict[str, np.ndarray]) -> None:
+        if "order" in values:
+            now, bath = self._now(), {name: getattr(self._state, name) for name in BATH}
+            self._start(now.positions, now.momenta, now.cell, bath, values["order"])
         for name, key in _NAMES.items():
             if getattr(self._state, name).numel():
                 getattr(self._state, name).copy_(torch.as_tensor(values[key]))
@@ -270,7 +281,17 @@ class Simulation(ABC, Generic[G, F]):
         self._stride, self._surface.capacity = int(values["stride"]), int(values["capacity"])
         if "room" in values:  # not in checkpoints of 0.1
             self._surface.room = (*map(int, values["room"]), 0)[:4]  # earlier ones have no room for ghosts
+        if "order" in values:
+            self._state.memory.copy_(torch.as_tensor(values["memory"]))
+            self._next = int(values["next"])
         self._graphs.clear()
+
+    @property
+    def halted(self) -> dict[str, np.ndarray]:
+        """`inner`, and what makes a restart go on as this engine would without `renew`."""
+        own = {"order": self._order, "memory": self._state.memory}
+        arrays = {name: value.cpu().numpy().copy() for name, value in own.items()}
+        return self.inner | arrays | {"next": np.array(self._next)}
 
     def frame(self) -> F:
         """The current state; waits for the device."""
@@ -316,14 +337,18 @@ class Simulation(ABC, Generic[G, F]):
         pending: deque[_QueuedSteps] = deque()
         try:
             while self.step < end and not (queued == self.step and self._rests()):
+                if self._is_stopped():
+                    break
                 if queued < end and len(pending) <= self._ahead:
+                    planned = self._steps_at_once(queued, end)
+                    self._next = 0
                     with self._on_device():
-                        block = self._queue(queued, self._steps_at_once(queued, end), every)
+                        block = self._queue(queued, planned, every)
                     if block is not None:
                         pending.append(block)
                         queued += block.steps
                     else:
-                        yield from self._go_carefully(self._steps_at_once(queued, end), every)
+                        yield from self._go_carefully(planned, every)
                         queued = self.step
                     continue
                 block = pending.popleft()
@@ -347,6 +372,11 @@ class Simulation(ABC, Generic[G, F]):
         finally:
             if pending:
                 self._restore(pending[0].start)
+                if self._ahead:  # it was queued before the last block changed the stride
+                    self._next = pending[0].steps
+
+    def _is_stopped(self) -> bool:
+        return self.stops is not None and self.stops()
 
     @property
     def _ahead(self) -> int:
@@ -355,7 +385,7 @@ class Simulation(ABC, Generic[G, F]):
 
     def _steps_at_once(self, first: int, end: int) -> int:
         """Of a block; all its steps have the same targets."""
-        return int(min(self._stride, end - first, self.physics.ramp_stage_end(first) - first))
+        return int(min(self._next or self._stride, end - first, self.physics.ramp_stage_end(first) - first))
 
     def _queue(self, first: int, steps: int, every: int) -> _QueuedSteps | None:
         """Queues a block; None if the potential refused a step at once (then it reads the device itself)."""
@@ -366,7 +396,7 @@ class Simulation(ABC, Generic[G, F]):
         try:
             k = 0
             while k < steps:
-                if k and not self._surface.captures and self._rests():
+                if k and not self._surface.captures and (self._rests() or self._is_stopped()):
                     steps = k
                     break
                 left = min(steps - k, every - (first + k) % every if every else steps)

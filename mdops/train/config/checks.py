@@ -10,7 +10,7 @@ from mdops.models import registry
 from mdops.models.contract import ENERGY
 from mdops.models.spin import spin_of
 from mdops.train.config.sections import Config
-from mdops.train.loss import LOSSES
+from mdops.train.loss import LOSSES, Loss
 
 
 def check(config: Config) -> None:
@@ -36,7 +36,29 @@ def check(config: Config) -> None:
             raise ConfigError(f"training.{name}.{error}") from None
     _check_full_validation(config)
     spin = spin_of(config.model, config.model.type_map)
-    LOSSES[config.loss.KIND].make(config.loss, labels_of(registry.outputs_of(config.model), spin is not None))
+    labels = labels_of(registry.outputs_of(config.model), spin is not None)
+    made = LOSSES[config.loss.KIND].make(config.loss, labels)
+    if config.optimizer.type == "LKF":
+        _check_filter(config, made)
+
+
+def _check_filter(config: Config, made: Loss) -> None:
+    """Raises ConfigError for what LKF cannot train."""
+    if config.loss.KIND != "ener":
+        raise ConfigError(f"optimizer.type: 'LKF' needs the loss 'ener', not {config.loss.KIND!r}")
+    for name in made.terms:
+        if name not in ("energy", "forces"):
+            keys = " and ".join(made.keys(name))
+            raise ConfigError(
+                f"optimizer.type: 'LKF' trains on energies and forces, and not on {name}: set {keys} to 0"
+            )
+    if config.training.smoothing:
+        raise ConfigError(
+            "training.smoothing: is for optimizers of gradients, not for 'LKF': set it to 0, or give a section "
+            "learning_rate, without which it is above 0"
+        )
+    if config.training.gradient_max_norm:
+        warnings.warn("training.gradient_max_norm: has no effect with the optimizer 'LKF'", stacklevel=2)
 
 
 def _require_energies(config: Config) -> None:
@@ -55,21 +77,25 @@ def _require_energies(config: Config) -> None:
             )
 
 
-_OF_TYPE = {
-    "exp": ("decay_steps", "decay_rate", "smooth"),
-    "wsd": ("decay_phase_ratio", "decay_type"),
-    "HybridMuon": ("momentum", "lr_adjust", "lr_adjust_coeff", "muon_mode", "enable_gram", "magma_muon"),
+_OF_TYPES = {
+    ("exp",): ("decay_steps", "decay_rate", "smooth"),
+    ("wsd",): ("decay_phase_ratio", "decay_type"),
+    ("AdaMuon", "HybridMuon"): ("momentum", "lr_adjust", "lr_adjust_coeff"),
+    ("HybridMuon",): ("muon_mode", "enable_gram", "magma_muon"),
+    ("LKF",): ("kf_blocksize", *(f"kf_{end}_pref_{of}" for end in ("start", "limit") for of in "ef")),
+    ("Adam", "AdamW", "AdaMuon", "HybridMuon"): ("adam_beta1", "adam_beta2", "weight_decay"),
 }
 
 
 def _warn_of_other_types(name: str, section: Any) -> None:
     """Warns of keys that only another `type` of the section uses. DeePMD-kit refuses them."""
     plain = type(section)()
-    for kind, keys in _OF_TYPE.items():
-        for key in keys if kind != section.type else ():
+    for kinds, keys in _OF_TYPES.items():
+        for key in keys if section.type not in kinds else ():
             if getattr(section, key, None) != getattr(plain, key, None):
+                others = " or ".join(map(repr, kinds))
                 warnings.warn(
-                    f"{name}.{key}: has no effect with the type {section.type!r}, only with {kind!r}",
+                    f"{name}.{key}: has no effect with the type {section.type!r}, only with {others}",
                     stacklevel=2,
                 )
 

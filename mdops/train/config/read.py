@@ -71,6 +71,8 @@ def parse_input(tree: Mapping[str, Any]) -> Config | MultiTaskConfig:
             branches[name] = parse_config(own)
         except ConfigError as error:
             raise ConfigError(f"in the model {name}: {error}") from None
+        if branches[name].optimizer.type == "LKF":
+            raise ConfigError("optimizer.type: 'LKF' trains a single model, not the models of model_dict")
         if getattr(branches[name].model, "lora", None) is not None:
             raise ConfigError(
                 f"model.model_dict.{name}.lora: adapters train a single model: train each alone, or without it"

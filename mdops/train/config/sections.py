@@ -45,32 +45,36 @@ class LearningRateConfig:
 class OptimizerConfig:
     IGNORED: ClassVar[tuple[str, ...]] = ("flash_muon",)  # affects the speed, not the result
 
-    type: str = key("Adam", "the optimizer", choices=("Adam", "AdamW", "HybridMuon"))
+    type: str = key("Adam", "the optimizer", choices=("Adam", "AdamW", "AdaMuon", "HybridMuon", "LKF"))
     adam_beta1: float = key(0.9, "decay of the mean of gradients", low=0, below=1)
     adam_beta2: float | None = key(
-        None, "decay of the mean of squared gradients; default 0.999, with HybridMuon 0.95", low=0, below=1
+        None,
+        "decay of the mean of squared gradients; default 0.999, with AdaMuon and HybridMuon 0.95",
+        low=0,
+        below=1,
     )
     weight_decay: float | None = key(
         None,
-        "weight of the squared weights in the loss, or with AdamW and HybridMuon decoupled weight"
-        " decay; default 0, with HybridMuon 0.001",
+        "weight of the squared weights in the loss, or with AdamW, AdaMuon and HybridMuon decoupled weight"
+        " decay; default 0, with AdaMuon and HybridMuon 0.001",
         low=0,
     )
     momentum: float = key(
         0.95,
-        "HybridMuon: decay of the mean of matrices' gradients",
+        "AdaMuon, HybridMuon: decay of the mean of matrices' gradients, and AdaMuon's of squared directions",
         alias=["muon_momentum"],
         low=0,
         below=1,
     )
-    lr_adjust: float = key(
-        0.0,
-        "HybridMuon: if not 0, a divisor of the rate for weights that are not matrices; it also "
-        "changes the length of matrices' steps",
+    lr_adjust: float | None = key(
+        None,
+        "AdaMuon, HybridMuon: if above 0, a divisor of the rate for weights that are not matrices; it also "
+        "changes the length of matrices' steps; default 10, with HybridMuon 0",
     )
-    lr_adjust_coeff: float = key(
-        0.18,
-        "HybridMuon: the length of a matrix' step is this times the square root of its longer side",
+    lr_adjust_coeff: float | None = key(
+        None,
+        "AdaMuon, HybridMuon: without lr_adjust, the length of a matrix' step is proportional to this and the "
+        "square root of its longer side; default 0.2, with HybridMuon 0.18",
         above=0,
     )
     muon_mode: str = key(
@@ -85,11 +89,23 @@ class OptimizerConfig:
     magma_muon: bool = key(
         True, "HybridMuon: damp the step if a gradient disagrees with the mean of gradients"
     )
+    kf_blocksize: int = key(
+        5120, "LKF: the most weights with a common covariance, which takes 8 bytes times their square", low=1
+    )
+    kf_start_pref_e: float = key(1.0, "LKF: initial prefactor of errors of energies", above=0)
+    kf_limit_pref_e: float = key(1.0, "LKF: final prefactor of errors of energies", above=0)
+    kf_start_pref_f: float = key(1.0, "LKF: initial prefactor of errors of forces", above=0)
+    kf_limit_pref_f: float = key(1.0, "LKF: final prefactor of errors of forces", above=0)
 
     def __post_init__(self) -> None:
-        of_muon = self.type == "HybridMuon"
+        ada = self.type == "AdaMuon"
+        of_muon = ada or self.type == "HybridMuon"
         if self.adam_beta2 is None:
             self.adam_beta2 = 0.95 if of_muon else 0.999
+        if self.lr_adjust is None:
+            self.lr_adjust = 10.0 if ada else 0.0
+        if self.lr_adjust_coeff is None:
+            self.lr_adjust_coeff = 0.2 if ada else 0.18
         if self.weight_decay is None:
             # DeePMD-kit's help says 0.001 for AdamW, but it takes 0.
             self.weight_decay = 0.001 if of_muon else 0.0
@@ -104,7 +120,8 @@ class DataConfig:
     batch_size: int | list[int] | str = key(
         "auto",
         'frames in a batch, or for each system; "auto:n": at least n atoms (32); "max:n": at most n atoms, '
-        'but a frame; "filter:n": the same, without frames of more than n atoms; "mixed:n": n frames of any systems',
+        'but a frame; "filter:n": the same, without frames of more than n atoms; "mix:n": frames of similar '
+        'sizes whose number times the largest size is at most n; "mixed:n": n frames of any systems',
         low=1,
     )
     auto_prob: str = key(

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from mdops.data.batch import Batch
 from mdops.data.dataset import NothingLeftOutError
 from mdops.data.labels import labels_of
 from mdops.errors import ConfigError
@@ -30,6 +31,7 @@ from mdops.train.loop.distributed import Processes
 from mdops.train.loop.factories import make_loss, only_learned, require_labels, trained_labels
 from mdops.train.loop.frames import Frames, Share
 from mdops.train.loop.full_validation import full_validations
+from mdops.train.loop.kalman import KalmanFilter, filter_step
 from mdops.train.loop.schedule import WeightAverage
 from mdops.train.loop.update import predict, train_step
 from mdops.train.loss import Loss
@@ -39,7 +41,7 @@ from mdops.train.model.statistics import NeighborCounts, overflow_rule, statisti
 from mdops.train.report.learning_curve import LearningCurve, Report
 from mdops.train.report.tensorboard import ScalarLog
 
-_NOISE = 9  # a stream of random numbers
+_NOISE, _MEASURED = 9, 10  # streams of random numbers
 InPlace = Callable[[bool], AbstractContextManager[None]]
 
 
@@ -174,11 +176,11 @@ class Branch:
         """
         training, potential = self.config.training, self.potential
         self._optimizer, self._average, self._in_place = optimizer, average, in_place
-        self._adapters = adapters
+        self._adapters, self._steps = adapters, steps
         self.loss.take_statistics(potential.model)
         self._reduce = self._processes.mean_gradients(potential.parameters())
         # Graphs hold gradients in their own memory, which several models cannot share.
-        self._graphs = None if not alone else step_graphs(
+        self._graphs = None if not alone or isinstance(optimizer, KalmanFilter) else step_graphs(
             potential,
             self.loss,
             optimizer,
@@ -222,21 +224,48 @@ class Branch:
         if moved is not None:
             batch = batch.displaced(moved.to(self.potential.device))
             batch = replace(batch, neighbors=self.potential.neighbor_list(batch.system))
-        loss, result = train_step(
+        if isinstance(self._optimizer, KalmanFilter):
+            loss, result = self._filter(share, batch, fraction)
+        else:
+            loss, result = train_step(
+                self.potential,
+                self.loss,
+                self._optimizer,
+                batch,
+                rate=rate,
+                fraction=fraction,
+                max_norm=self.config.training.gradient_max_norm,
+                counts=share.counts,
+                reduce_gradients=self._reduce,
+                adapters=self._adapters,
+            )
+        if self.config.training.enable_ema:
+            self._average.update()
+        return loss, result, batch
+
+    def _filter(
+        self, share: Share, batch: Batch, fraction: float
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Takes a step of a Kalman filter: as `train_step`."""
+        c, done = self.config.optimizer, (self.taken - 1) / self._steps
+        assert isinstance(self._optimizer, KalmanFilter)
+        return filter_step(
             self.potential,
             self.loss,
             self._optimizer,
             batch,
-            rate=rate,
+            prefactors={
+                "energy": c.kf_start_pref_e * (c.kf_limit_pref_e / c.kf_start_pref_e) ** done,
+                "forces": c.kf_start_pref_f * (c.kf_limit_pref_f / c.kf_start_pref_f) ** done,
+            },
+            seed=[self._seed, _MEASURED, self.taken],
             fraction=fraction,
-            max_norm=self.config.training.gradient_max_norm,
             counts=share.counts,
+            is_counted=share.is_counted,
+            processes=self._processes,
             reduce_gradients=self._reduce,
             adapters=self._adapters,
         )
-        if self.config.training.enable_ema:
-            self._average.update()
-        return loss, result, batch
 
     def trained(self, share: Share, outcome: Outcome) -> dict[str, float]:
         """The errors of a step."""

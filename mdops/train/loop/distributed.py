@@ -129,6 +129,26 @@ class Processes:
         pairs = zip(known, flat[::2], flat[1::2], strict=True)
         return {name: (square, int(number)) for name, square, number in pairs if number}
 
+    def agreeing(self, wants: Callable[[], bool] | None) -> Callable[[], bool]:
+        """A call for all processes after each step: whether one of them `wants` something, or wanted it one call
+        before. The answer is the same in all."""
+        if self.count == 1 or wants is None:
+            return wants or (lambda: False)
+        sent: list[tuple[torch.Tensor, Any]] = []
+
+        def agreed() -> bool:
+            # A message travels during a step.
+            flag = torch.tensor(float(wants()))
+            with _lost_messages():
+                sent.append((flag, dist.all_reduce(flag, async_op=True)))
+                if len(sent) == 1:
+                    return False
+                found, work = sent.pop(0)
+                work.wait()
+            return bool(found)
+
+        return agreed
+
     def wait(self) -> None:
         """Waits for all processes."""
         if self.count > 1:

@@ -10,23 +10,28 @@ import torch
 
 from mdops.data.dataset import Dataset
 from mdops.data.labels import labels_of
-from mdops.data.sampler import Sampler, system_odds
+from mdops.data.lmdb_blocks import lmdb_blocks, lmdb_of
+from mdops.data.sampler import Sampler, blocks_of, system_odds
 from mdops.errors import ConfigError, DataError
 from mdops.models.contract import AtomicModel
 from mdops.models.registry import outputs_of
 from mdops.models.spin import spin_of
 from mdops.train.config.sections import Config, DataConfig, TrainingConfig
-from mdops.train.loop.muon import HybridMuon
+from mdops.train.loop.kalman import KalmanFilter
+from mdops.train.loop.muon import AdaMuon, HybridMuon
 from mdops.train.loop.schedule import LearningRate
 from mdops.train.loss import LOSSES, Loss
 
 
 def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
     """The batches of the section `training_data` or `validation_data`."""
-    odds = config.sys_probs
-    if odds is None:
+    odds, blocks, path = config.sys_probs, None, lmdb_of(data)
+    if odds is None and path is not None:  # its systems are no units of batches
+        given = blocks_of(config.auto_prob)
+        blocks = lmdb_blocks(data, path, config.auto_prob, given) if given else None
+    elif odds is None:
         odds = system_odds(data, config.batch_size, config.auto_prob)
-    return Sampler(data, config.batch_size, seed=seed, odds=odds)
+    return Sampler(data, config.batch_size, seed=seed, odds=odds, blocks=blocks)
 
 
 def make_loss(config: Config, data: Dataset | None = None, model: AtomicModel | None = None) -> Loss:
@@ -137,16 +142,18 @@ def make_optimizer(
     rate = torch.tensor(rate, dtype=torch.float32, device=trained[0].device) if on_gpu else rate
     assert c.adam_beta2 is not None and c.weight_decay is not None
     betas, decay = (c.adam_beta1, c.adam_beta2), c.weight_decay
+    of_matrices: dict[str, Any] = {
+        **{name: getattr(c, name) for name in ("momentum", "lr_adjust", "lr_adjust_coeff")},
+        "betas": betas,
+        "weight_decay": decay,
+    }
+    if c.type == "LKF":
+        return KalmanFilter(trained, rate, block_size=c.kf_blocksize)
+    if c.type == "AdaMuon":
+        return AdaMuon(trained, rate, **of_matrices)
     if c.type == "HybridMuon":
-        of_matrices: dict[str, Any] = {
-            **{name: getattr(c, name) for name in ("momentum", "lr_adjust", "lr_adjust_coeff")},
-            "mode": c.muon_mode,
-            "gram": c.enable_gram,
-            "magma": c.magma_muon,
-        }
-        return HybridMuon(
-            trained, rate, tables=tables, decayed=decayed, betas=betas, weight_decay=decay, **of_matrices
-        )
+        own: dict[str, Any] = {"mode": c.muon_mode, "gram": c.enable_gram, "magma": c.magma_muon}
+        return HybridMuon(trained, rate, tables=tables, decayed=decayed, **of_matrices, **own)
     options: dict[str, Any] = {"betas": betas, "fused": True, "capturable": on_gpu}
     if c.type == "AdamW":
         return torch.optim.AdamW(trained, rate, weight_decay=decay, **options)
@@ -164,6 +171,6 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
                 own_state = optimizer.state[weights[k]]
-                own_state[name] = own_state[name].to(weights[k].device, value.dtype)
+                own_state[name] = value.to(weights[k].device, copy=True)
     for group, here in zip(optimizer.param_groups, own, strict=True):
         group.update(here)

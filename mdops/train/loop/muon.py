@@ -1,4 +1,4 @@
-"""The optimizer HybridMuon: orthogonal steps of matrices, and Adam for all other weights."""
+"""The optimizers HybridMuon and AdaMuon: orthogonal steps of matrices, and Adam for all other weights."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 
 # Iterations X <- a X + (b X X^T + c (X X^T)^2) X towards the orthogonal matrix nearest to X: eight bring singular
-# values near 1, and two of Newton's keep them there.
+# values near 1, and two of Newton's keep them there. AdaMuon has the first five.
 _ITERATIONS = [(3.4445, -4.7750, 2.0315)] * 8 + [(2.0, -1.5, 0.5)] * 2
+_FEW = 5
 # The polynomials of N. Amsel et al., "The Polar Express", arXiv:2505.16932, for singular values up to 1.05 times as
 # large, which 16 bits allow.
 _ROOM = 1.05
@@ -20,14 +21,15 @@ _POLYNOMIALS = [
     (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
 ]
 _RESTART = 2  # before this polynomial, the matrix and its Gram matrix are recomputed
-_LEAST_NORM, _ADAM_EPS, _LEAST_PRODUCT = 1e-7, 1e-20, 1e-12
+_LEAST_NORM, _LEAST_PRODUCT, _LEAST_SIZE = 1e-7, 1e-12, 1e-8
+_RMS = 0.2  # of the numbers of a step of AdaMuon, where s and the rate are 1
 # The damping of a step if a gradient disagrees with the mean of gradients (arXiv:2602.15322, without random numbers):
 # scores last for about ten steps, and the least factor is a tenth.
 _TEMPERATURE, _MEMORY, _LEAST = 2.0, 0.9, 0.1
 # The most zeros to pad matrices with so that a GPU handles them together. To move so many takes as long as a launch,
 # which dominates steps of small matrices.
 _PADDING = 2**20
-MODES = ("slice", "flat", "2d")
+_ROWS = "rows"  # AdaMuon's mode: all axes but the first are columns
 
 
 class HybridMuon(torch.optim.Optimizer):
@@ -40,6 +42,8 @@ class HybridMuon(torch.optim.Optimizer):
 
     A step stays on the weights' device and needs nothing from the host: a CUDA graph can capture it.
     """
+
+    _adam_eps = 1e-20
 
     def __init__(
         self,
@@ -120,7 +124,7 @@ class HybridMuon(torch.optim.Optimizer):
         taken, owners = torch.stack(steps), self._owners(weights)
         of_square, of_mean = (1 - beta2**taken).float(), (rate / (1 - beta1**taken)).float()
         mean, square = (_flat(own) for own in (means, squares))
-        size = (square / of_square.index_select(0, owners)).sqrt_().add_(_ADAM_EPS)
+        size = (square / of_square.index_select(0, owners)).sqrt_().add_(self._adam_eps)
         _subtract(weights, mean / size * of_mean.index_select(0, owners))
 
     def _owners(self, weights: Sequence[torch.nn.Parameter]) -> torch.Tensor:
@@ -140,27 +144,38 @@ class HybridMuon(torch.optim.Optimizer):
             self._made[key] = make()
         return self._made[key]
 
+    def _matrix_state(self, p: torch.nn.Parameter, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Of a weight before its first step, besides the mean of gradients."""
+        if not group["magma"]:
+            return {}
+        return {"score": torch.zeros(_view(p, group["mode"])[0], dtype=torch.float32, device=p.device)}
+
+    def _direction(
+        self, stack: "_Stack", own: Sequence[torch.nn.Parameter], gradient: torch.Tensor, mean: torch.Tensor,
+        group: dict[str, Any],
+    ) -> torch.Tensor:  # fmt: skip
+        """(B, m, n), the step of a stack of weights for a rate of 1; updates their states."""
+        found = _orthogonal(torch.lerp(gradient, mean, group["momentum"]), stack.gram)
+        found = (found.to(stack.lengths.dtype) * stack.lengths).to(found.dtype)
+        if group["magma"]:
+            damping = _damping([self.state[p]["score"] for p in own], gradient, mean)
+            found = found * damping.view(-1, 1, 1).to(found.dtype)
+        return found
+
     def _muon(self, weights: Sequence[torch.nn.Parameter], group: dict[str, Any]) -> None:
-        rate, mu = group["lr"], group["momentum"]
+        rate = group["lr"]
         for p in weights:
             if not self.state[p]:
-                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-                if group["magma"]:
-                    count = _view(p, group["mode"])[0]
-                    self.state[p]["score"] = torch.zeros(count, dtype=torch.float32, device=p.device)
+                self.state[p].update(momentum_buffer=torch.zeros_like(p), **self._matrix_state(p, group))
         gradients = [p.grad for p in weights if p.grad is not None]
         means = [self.state[p]["momentum_buffer"] for p in weights]
         if group["weight_decay"] > 0:
             torch._foreach_mul_(list(weights), 1 - rate * group["weight_decay"])
-        torch._foreach_lerp_(means, gradients, 1 - mu)
+        torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
         for stack in self._stacks(weights, group):
             own = [weights[k] for k in stack.owners]
             gradient, mean = (stack.of([all_of[k] for k in stack.owners]) for all_of in (gradients, means))
-            found = _orthogonal(torch.lerp(gradient, mean, mu), stack.gram)
-            found = (found.to(stack.lengths.dtype) * stack.lengths).to(found.dtype)
-            if group["magma"]:
-                damping = _damping([self.state[p]["score"] for p in own], gradient, mean)
-                found = found * damping.view(-1, 1, 1).to(found.dtype)
+            found = self._direction(stack, own, gradient, mean, group)
             _subtract(own, (found.to(own[0].dtype) * rate).view(-1).index_select(0, stack.back))
 
     def _stacks(self, weights: Sequence[torch.nn.Parameter], group: dict[str, Any]) -> "list[_Stack]":
@@ -168,6 +183,51 @@ class HybridMuon(torch.optim.Optimizer):
         most = _PADDING if weights[0].is_cuda else 0
         found: list[_Stack] = self._kept("stacks", weights, lambda: _stacked(weights, group, most))
         return found
+
+
+class AdaMuon(HybridMuon):
+    """DeePMD-kit's optimizer of that name (arXiv:2507.11005).
+
+    Matrices W (m, n) with gradients G: M <- mu M + (1 - mu) G; W <- (1 - rate decay) W - rate 0.2 sqrt(m n) s D / |D|,
+    with D = U / (sqrt(V) + 1e-8), V <- mu V + (1 - mu) U^2, U next to orthogonal by five iterations from the signs of
+    mu M + (1 - mu) G, and s = sqrt(max(1, m/n)), or coefficient sqrt(max(m, n)) if `lr_adjust` is 0. Of weights with
+    two axes or more the first has the rows. Other weights take Adam's steps, without decay.
+    """
+
+    _adam_eps = 1e-8
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        lr: float | torch.Tensor,
+        *,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.95),
+        weight_decay: float = 0.001,
+        lr_adjust: float = 10.0,
+        lr_adjust_coeff: float = 0.2,
+    ) -> None:
+        """Arguments as of `HybridMuon`."""
+        super().__init__(
+            parameters, lr, momentum=momentum, betas=betas, weight_decay=weight_decay, lr_adjust=lr_adjust,
+            lr_adjust_coeff=lr_adjust_coeff, mode=_ROWS, gram=False, magma=False,
+        )  # fmt: skip
+
+    def _matrix_state(self, p: torch.nn.Parameter, group: dict[str, Any]) -> dict[str, torch.Tensor]:
+        return {"square": torch.zeros_like(p, dtype=torch.float32)}
+
+    def _direction(
+        self, stack: "_Stack", own: Sequence[torch.nn.Parameter], gradient: torch.Tensor, mean: torch.Tensor,
+        group: dict[str, Any],
+    ) -> torch.Tensor:  # fmt: skip
+        mu, kept = group["momentum"], [self.state[p]["square"] for p in own]
+        signs = torch.lerp(gradient, mean, mu).sign()
+        found = _by_iterations(signs.bfloat16(), _ITERATIONS[:_FEW]).float()
+        square = stack.of(kept).mul_(mu).addcmul_(found, found, value=1 - mu)
+        numbers = square.view(-1).index_select(0, stack.back).split([p.numel() for p in own])
+        torch._foreach_copy_(kept, [new.view(k.shape) for new, k in zip(numbers, kept, strict=True)])
+        found = found / square.sqrt_().add_(_LEAST_SIZE)
+        return found / (found.norm(dim=(1, 2), keepdim=True) + _LEAST_SIZE) * stack.lengths
 
 
 class _Stack(NamedTuple):
@@ -178,7 +238,7 @@ class _Stack(NamedTuple):
         gram: whether Gram matrices make them orthogonal.
         places: (B, m, n) int32, the index of a number among those of the weights in order; behind all: a zero.
         back: (numbers,) int32, the index of a number of the weights among the matrices.
-        lengths: (B, 1, 1), s.
+        lengths: (B, 1, 1), s, of AdaMuon with 0.2 sqrt(m n).
         zero: (1,).
     """
 
@@ -191,7 +251,7 @@ class _Stack(NamedTuple):
 
     def of(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """(B, m, n), from tensors in the weights' shapes."""
-        flat = torch.cat([*(value.reshape(-1) for value in values), self.zero])
+        flat = torch.cat([*(value.reshape(-1) for value in values), self.zero.to(values[0].dtype)])
         return flat.index_select(0, self.places.view(-1)).view(self.places.shape)
 
 
@@ -278,6 +338,8 @@ def _damping(scores: Sequence[torch.Tensor], gradient: torch.Tensor, mean: torch
 
 def _way(p: torch.Tensor, mode: str) -> str:
     """A weight's update."""
+    if mode == _ROWS:
+        return "muon" if p.dim() > 1 else "adam"
     axes = sum(n != 1 for n in p.shape)
     if axes < 2:
         return "adam"
@@ -286,6 +348,8 @@ def _way(p: torch.Tensor, mode: str) -> str:
 
 def _view(p: torch.Tensor, mode: str) -> tuple[int, int, int]:
     """The number of a weight's matrices, their rows and columns."""
+    if mode == _ROWS:
+        return 1, p.shape[0], math.prod(p.shape[1:])
     axes = [n for n in p.shape if n != 1]
     if mode == "flat":
         return 1, math.prod(axes[:-1]), axes[-1]
@@ -293,21 +357,22 @@ def _view(p: torch.Tensor, mode: str) -> tuple[int, int, int]:
 
 
 def _length(rows: int, columns: int, group: dict[str, Any]) -> float:
-    """s."""
+    """s, of AdaMuon with 0.2 sqrt(m n)."""
+    unit = _RMS * math.sqrt(rows * columns) if group["mode"] == _ROWS else 1.0
     if group["lr_adjust"] > 0:
-        return math.sqrt(max(1.0, rows / columns))
-    found: float = group["coefficient"] * math.sqrt(max(rows, columns))
+        return unit * math.sqrt(max(1.0, rows / columns))
+    found: float = unit * group["coefficient"] * math.sqrt(max(rows, columns))
     return found
 
 
 def _orthogonal(x: torch.Tensor, gram: bool) -> torch.Tensor:
     """(B, m, n), m up to n: the orthogonal matrices next to x, of its dtype if `gram`, else bfloat16."""
-    return _by_gram(x.float()).to(x.dtype) if gram else _by_iterations(x.bfloat16())
+    return _by_gram(x.float()).to(x.dtype) if gram else _by_iterations(x.bfloat16(), _ITERATIONS)
 
 
-def _by_iterations(x: torch.Tensor) -> torch.Tensor:
+def _by_iterations(x: torch.Tensor, iterations: Iterable[tuple[float, float, float]]) -> torch.Tensor:
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=_LEAST_NORM)
-    for a, b, c in _ITERATIONS:
+    for a, b, c in iterations:
         r = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(r, r, r, beta=b, alpha=c), x, beta=a)
     return x

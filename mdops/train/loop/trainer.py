@@ -250,19 +250,22 @@ class Trainer:
         self,
         on_report: Callable[[Report], None] | None = None,
         on_step: Callable[[int], None] | None = None,
+        stops: Callable[[], bool] | None = None,
     ) -> Potential:
         """Trains to the end, and returns the model: with `enable_ema`, of the average of the weights. (Of several
         branches that is the first; `branches` has all.)
 
         With each checkpoint, model.safetensors is written, too; the last one is what is returned. Full validations
         write the best models that they find. Calls `on_report` at each line of the learning curve, and `on_step` with
-        the steps done after each.
+        the steps done after each. If `stops`, called after each step, returns True in one of the processes, all of
+        them end after a step, with a checkpoint, and `step` is less than `steps`.
 
         Raises:
             DivergedError: the loss or the weights are not finite. InputError: another training runs in the folder.
         """
         training = self.config.training
         raw = self._in_place(False)  # an earlier run left the average
+        is_to_stop = self.processes.agreeing(stops)
         with one_training(self.folder, self.processes), self._scalar_logs(), raw:
             if self.step >= self.steps and self.processes.is_first:
                 self._save_models()
@@ -276,8 +279,11 @@ class Trainer:
                 if self.step == self.steps and training.change_bias_after_training:
                     for branch in self._all:
                         branch.change_bias()
-                if self.step % training.save_freq == 0 or self.step == self.steps:
+                stopped = is_to_stop()
+                if self.step % training.save_freq == 0 or self.step == self.steps or stopped:
                     self.save()
+                if stopped:
+                    break
             self.processes.wait()
         if training.enable_ema and not self.average.is_in_place:
             self.average.swap()
