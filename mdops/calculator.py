@@ -269,7 +269,7 @@ class MDOps(Calculator):
         assert positions is not None and cell is not None and numbers is not None and pbc is not None
         old = self._constant
         if old is None or not np.array_equal(numbers, old[0]) or not np.array_equal(pbc, old[1]):
-            fresh = [_constant_part(m, number_types(numbers, m.type_map), pbc) for m in self.models]
+            fresh = [_constant_part(m, self._types(numbers, m.type_map), pbc) for m in self.models]
             old = self._constant = numbers.copy(), pbc.copy(), fresh
         x = torch.from_numpy(np.ascontiguousarray(as_real("positions", positions)))
         h = torch.from_numpy(np.ascontiguousarray(as_real("cell", cell)))[None]
@@ -285,6 +285,10 @@ class MDOps(Calculator):
             )
             for part in old[2]
         ]
+
+    def _types(self, numbers: np.ndarray, type_map: Sequence[str]) -> np.ndarray:
+        """(N,): the types of atoms with these atomic numbers, for a model with these elements."""
+        return number_types(numbers, type_map)
 
     def _evaluate(
         self, model: Potential, system: System, state: Snapshot, per_atom: bool

@@ -27,6 +27,7 @@ from mdops.jit import kernels
 from mdops.models import model_of_tree
 from mdops.models.contract import AtomicModel, Tree
 from mdops.models.judge import Overflow
+from mdops.models.net_fitting import NetFitting
 from mdops.ops import NeighborList
 from mdops.system import System
 from mdops.tracing import outside_inference_mode
@@ -443,6 +444,23 @@ class Potential(EvaluationContext):
             return self.model.describe(pairs)
         runs = [slice(first, first + size) for first in range(0, system.atoms, size)]
         return torch.cat([self.model.describe(pairs.of_atoms(run)) for run in runs])
+
+    @outside_inference_mode
+    @_in_own_precision
+    @torch.no_grad()
+    def last_hidden(
+        self, system: System, fparam: torch.Tensor | None = None, aparam: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """(N, H): what the last layer of each atom's fitting net gets; arguments as of `descriptors` and `forward`.
+
+        Raises:
+            InputError: as `forward`.
+            UnsupportedModelError: the model has no fitting net, or consists of several models.
+        """
+        fitting = getattr(self.model, "fitting", None)
+        if not isinstance(fitting, NetFitting):
+            raise UnsupportedModelError(f"{self.kind} has no fitting net of its own")
+        return fitting.last_hidden(self.descriptors(system), system, fparam, aparam)
 
     @_in_own_precision
     def predict(

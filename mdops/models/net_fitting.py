@@ -18,6 +18,7 @@ from mdops.models.neighborhood import Neighborhood
 from mdops.models.shapes import check_collection, check_types, require_same
 from mdops.nn.net import Net, NetCollection, array, tensor
 from mdops.options import Options, key, saved_precision
+from mdops.system import System
 
 _STREAM = 1  # of random numbers; descriptors have 0
 
@@ -320,6 +321,24 @@ class NetFitting(Fitting):
             nothing[:, : features.shape[1] - self.types_in_vacuum] = 0.0
             out = out - net(_beside(nothing, extra)).double()
         return out + self.bias[kind]
+
+    def last_hidden(
+        self,
+        features: torch.Tensor,
+        system: System,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(N, H): what the last layer of each atom's net gets; 0 for virtual atoms. Arguments as of `forward`."""
+        extra = self.extra_inputs(system.batch, system.count, fparam, aparam)
+        seen: list[torch.Tensor] = []
+        kinds = system.atoms_of_types(len(self.type_map))
+        for kind, index in enumerate(kinds):
+            *_, last = self.nets.net(kind).children()
+            with last.register_forward_pre_hook(lambda _, given: seen.append(given[0])):
+                self.net(kind)(_beside(features[index], extra[index]))
+        found = seen[0].new_zeros(system.atoms, seen[0].shape[1])
+        return found.index_copy(0, torch.cat(kinds), torch.cat(seen))
 
     @classmethod
     def options_of_tree(cls, tree: Tree) -> Any:

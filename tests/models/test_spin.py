@@ -400,6 +400,10 @@ def test_deep_pot_takes_spins(potential):
         *_, of_atoms, atom_virial, _, _ = pot.eval(coords, cells, types, atomic=True, spin=spins)
         np.testing.assert_allclose(of_atoms.sum((1, 2)), energy[:, 0], atol=1e-10)
         np.testing.assert_allclose(atom_virial.sum(1), virial, atol=1e-9)
+    for rows in (pot.eval_descriptor, pot.eval_fitting_last_layer):
+        both, second = rows(coords, cells, types, spin=spins), rows(coords[1], cells[1], types, spin=spins[1])
+        np.testing.assert_allclose(both[1:], second, atol=1e-12)
+        assert both.shape[:2] == (2, 8) and np.abs(both[0] - both[1]).max() > 1e-6
     with pytest.raises(InputError, match="has magnetic moments, but none are given"):
         pot.eval(coords, cells, types)
 

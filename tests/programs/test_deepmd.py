@@ -130,7 +130,7 @@ def test_no_frames_have_no_answers():
 def test_it_tells_what_programs_ask():
     potential = DeepPot(ALLOY)
     assert potential.get_type_map() == ["Cu", "Al", "Mg"] and potential.get_ntypes() == 3
-    assert potential.get_rcut() == 5.2 and potential.get_sel_type() == []
+    assert potential.get_rcut() == 5.2 and potential.get_sel_type() == [0, 1, 2]
     assert not potential.has_default_fparam() and not potential.has_efield
     assert DeepPot(DATA / "reference/default_fparam/model.dp").has_default_fparam()
     with DeepPot(mdops.load(ALLOY)) as used:
