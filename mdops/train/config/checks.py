@@ -22,6 +22,8 @@ def check(config: Config) -> None:
         _warn_of_other_types(name, getattr(config, name))
     if None not in (rate.stop_lr, rate.stop_lr_ratio):
         raise ConfigError("learning_rate.stop_lr: cannot be combined with stop_lr_ratio")
+    if (rate.decay_rate or 0) > 1:
+        raise ConfigError(f"learning_rate.decay_rate: is {rate.decay_rate:g}, expected a factor of at most 1")
     if rate.warmup_steps and rate.warmup_ratio is not None:
         raise ConfigError("learning_rate.warmup_steps: cannot be combined with warmup_ratio")
     if None not in (training.numb_steps, training.numb_epoch):
