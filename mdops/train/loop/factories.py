@@ -26,7 +26,7 @@ from mdops.train.loss import LOSSES, Loss
 def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
     """The batches of the section `training_data` or `validation_data`."""
     odds, blocks, path = config.sys_probs, None, lmdb_of(data)
-    if odds is None and path is not None:  # its systems are no units of batches
+    if odds is None and path is not None:  # blocks copy frames: no system is drawn by odds
         given = blocks_of(config.auto_prob)
         blocks = lmdb_blocks(data, path, config.auto_prob, given) if given else None
     elif odds is None:
