@@ -77,7 +77,7 @@ def with_stop_lr(rate: Mapping[str, Any], training: Mapping[str, Any]) -> dict[s
     """The section `learning_rate` of DeePMD-kit 0 or 1 with the last rate instead of `decay_rate`, as DeePMD-kit
     translates it: the rate had no lower bound. Unchanged if a number is missing or wrong."""
     steps = next((training[name] for name in ("stop_batch", "numb_steps") if name in training), None)
-    numbers = [rate.get("start_lr"), rate.get("decay_rate"), rate.get("decay_steps"), steps]
+    numbers: list[Any] = [rate.get("start_lr"), rate.get("decay_rate"), rate.get("decay_steps"), steps]
     if not all(isinstance(x, int | float) and 0 < x < float("inf") for x in numbers) or numbers[1] > 1:
         return dict(rate)
     start, decay, interval, steps = numbers
