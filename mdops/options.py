@@ -12,6 +12,7 @@ import difflib
 import json
 import math
 import os
+import re
 import types
 import typing
 import warnings
@@ -323,11 +324,33 @@ _FORMS = {"model": _plain, "types": _by_type, "pairs": _pairs, "set": _elements,
 
 
 YAML = (".yaml", ".yml")  # ends of names
+_TEXT, _MERGED, _NUMBER = (f"tag:yaml.org,2002:{name}" for name in ("str", "merge", "float"))
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with JSON's numbers (1e-5 is text in YAML 1.1), where keys are texts, and none is given twice."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        known: set[str] = set()
+        for name, _ in node.value:
+            problem = None
+            if name.tag not in (_TEXT, _MERGED):
+                problem = "a key is not text: write it in quotes"
+            elif name.value in known and not name.value.startswith("_"):
+                problem = f"the key {name.value!r} is given twice in one section"
+            if problem:
+                raise yaml.composer.ComposerError(None, None, problem, name.start_mark)
+            known.add(name.value)
+        return node
+
+
+_Loader.add_implicit_resolver(_NUMBER, re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789"))
 
 
 def read_tree(path: str | os.PathLike[str]) -> Any:
-    """The tree of a file: of YAML if its name ends so, else of JSON. Raises ConfigError if the file is neither, or, of
-    JSON, contains NaN or gives a key twice."""
+    """The tree of a file: of YAML if its name ends so, else of JSON. Raises ConfigError if the file is neither, gives a
+    key twice, has a key that is not text, or, of JSON, contains NaN."""
     name = "YAML" if Path(path).suffix in YAML else "JSON"
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -337,7 +360,7 @@ def read_tree(path: str | os.PathLike[str]) -> Any:
         raise ConfigError(f"{path}: is not text in UTF-8, as {name} is") from None
     try:
         if name == "YAML":
-            return yaml.safe_load(text)
+            return yaml.load(text, _Loader)
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: is not {name}: {error}") from None

@@ -8,8 +8,8 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Launchers (`timeout`, torchrun, Slurm's srun) pass on a signal that the process has got itself. What comes so soon
-# after the first signal, s, is the same request.
+# Launchers (`timeout`, torchrun, Slurm's srun) pass on signals that the process got, too. A signal within this time
+# after the first, s, belongs to the same request.
 _SAME = 1.0
 
 
@@ -26,8 +26,8 @@ class Stopped(Exception):
 
 
 class StopSignal:
-    """In a `with`, the first SIGTERM or SIGINT is only noted. Calls tell whether there was one. A later one ends the
-    process at once.
+    """In a `with`, the first SIGTERM or SIGINT is only noted; a call tells whether there was one. A later signal ends
+    the process at once.
 
     Attributes:
         number: the signal that was noted, or None.
@@ -43,7 +43,8 @@ class StopSignal:
             self._before = {
                 number: signal.signal(number, self._note)
                 for number in _SIGNALS
-                if signal.getsignal(number) is not signal.SIG_IGN  # as with nohup
+                # Ignored ones stay so (nohup), and those of handlers that Python cannot restore.
+                if signal.getsignal(number) not in (signal.SIG_IGN, None)
             }
         return self
 

@@ -158,7 +158,7 @@ def test_a_later_signal_ends_the_process_and_an_immediate_one_does_not(number):
     process.stdout.close()
 
 
-def test_handlers_are_those_of_before_at_the_end_and_ignored_signals_stay_ignored():
+def test_handlers_are_those_of_before_at_the_end_and_ignored_signals_stay_ignored(monkeypatch):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -168,5 +168,10 @@ def test_handlers_are_those_of_before_at_the_end_and_ignored_signals_stay_ignore
             os.kill(os.getpid(), signal.SIGTERM)
             assert stop() and stop.stopped("").exit_code == 143
         assert signal.getsignal(signal.SIGTERM) == before[0]
+        monkeypatch.setattr(
+            signal, "getsignal", lambda number: None
+        )  # as if another library had set the handlers
+        with StopSignal() as stop:
+            assert not stop._before
     finally:
         signal.signal(signal.SIGINT, before[1])

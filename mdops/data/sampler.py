@@ -152,7 +152,7 @@ class Sampler:
 
     Attributes:
         batches: of all systems.
-        largest: the most frames of a batch that is drawn.
+        largest: the most frames of a batch that is drawn; of "mix:n" with blocks, in the first epoch.
     """
 
     def __init__(

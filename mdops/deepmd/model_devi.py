@@ -139,8 +139,10 @@ def calc_model_devi(
         answers["force_mag"] = magnetic[0].reshape(len(models), -1, 3)
     centers = {name: x.mean(0) for name, x in answers.items()}
     if real_data is not None:
-        names = {"forces": "force"}
-        centers = {name: np.reshape(real_data[names.get(name, name)], x.shape) for name, x in centers.items()}
+        names = {"force" if name == "forces" else name: name for name in centers}
+        if lacking := sorted(set(names) - set(real_data)):
+            raise InputError(f"real_data has no {', '.join(lacking)}: give {', '.join(names)}")
+        centers = {own: np.reshape(real_data[name], centers[own].shape) for name, own in names.items()}
     off = _deviations(answers, centers, relative, relative_v)
     of_atoms = [list(off[name].reshape(frames, atoms)) for name in _OF_ATOMS if name in off]
     table = _table(off["virial"], of_atoms, off["energy"], atomic)

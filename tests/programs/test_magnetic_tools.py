@@ -120,6 +120,11 @@ def test_model_devi_has_columns_of_magnetic_forces(options, key, answers, data, 
         labels = {k: one[k] / (n if k in ("energy", "virial") else 1) for k in LABELS} if options else None
         found = calc_model_devi(*given(one), potentials, spin=one["spin"], real_data=labels)
         np.testing.assert_allclose(found[:, 1:], one[key], rtol=1e-9)
+        with pytest.raises(
+            InputError, match="real_data has no force_mag: give energy, force, virial, force_mag"
+        ):
+            lacking = dict.fromkeys(("energy", "force", "virial"), 0)
+            calc_model_devi(*given(one), potentials, spin=one["spin"], real_data=lacking)
 
 
 def test_relative_and_atomic_deviations_of_magnetic_forces(answers, data, tmp_path):

@@ -1,6 +1,8 @@
 """The optimizer LKF, against DeePMD-kit's own steps."""
 
 import json
+import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +136,27 @@ def test_a_filter_of_a_linear_model_finds_its_weights():
     assert (weight - wanted).abs().max() < 1e-3 * wanted.abs().max()
 
 
+def test_energies_with_coefficients_of_atoms_are_trained(frames, tmp_path):
+    """With halved energies and coefficients, a doubled prefactor gives the same steps."""
+    plain, scaled = tmp_path / "plain", tmp_path / "scaled"
+    for place in (plain, scaled):
+        shutil.copytree(frames / "set.000", place / "set.000")
+        shutil.copy(frames / "type.raw", place)
+    np.save(scaled / "set.000/energy.npy", np.load(plain / "set.000/energy.npy") / 2)
+    np.save(scaled / "set.000/atom_ener_coeff.npy", np.full((2, 5), 0.5))
+    found = []
+    for place, prefactor in ((plain, 1), (scaled, 2)):
+        inputs = lkf(3, training_data={"systems": str(place), "batch_size": 2}, spline=False)
+        del inputs["training"]["validation_data"]
+        inputs["loss"] = {**LOSS, "enable_atom_ener_coeff": True}
+        inputs["optimizer"] |= {"kf_start_pref_e": prefactor, "kf_limit_pref_e": prefactor}
+        inputs["model"] = {"type_map": load(MODEL).type_map}
+        trainer = Trainer(parse_config(inputs), place / "run", init_model=MODEL, use_pretrain_script=True)
+        found.append(trainer.run().state_dict())
+    for a, b in zip(*(state.values() for state in found), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
 def train(config, folder):
     Trainer(config, folder).run()
 
@@ -167,6 +190,9 @@ VIRIALS = {"type": "ener", "start_pref_v": 1, "limit_pref_v": 1}
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        ({"loss": {"type": "ener", "start_pref_f": 0, "limit_pref_f": 0}},
+         r"'LKF' trains on forces, .*: set loss\.start_pref_f and loss\.limit_pref_f above 0"),
+        ({"training": {**lkf()["training"], "smoothing": 0.1}}, r"training\.smoothing: changes gradients .* to 0"),
         ({"loss": VIRIALS}, r"optimizer\.type: 'LKF' .* not on virial: set loss\.start_pref_v and"),
         ({"loss": {"type": "dos"}, "model": {"type_map": ["Cu"], "descriptor": {},
           "fitting_net": {"type": "dos", "numb_dos": 3}}}, r"optimizer\.type: 'LKF' needs the loss 'ener', not 'dos'"),
@@ -179,9 +205,19 @@ def test_what_the_filter_cannot_train_is_refused(changes, says):
         parse_config({**lkf(), **changes})
 
 
+def test_missing_sections_fit_the_filter(tmp_path):
+    config = parse_config(
+        {name: value for name, value in lkf().items() if name not in ("learning_rate", "loss")}
+    )
+    assert (config.training.smoothing, config.loss.start_pref_v, config.loss.start_pref_f) == (0, 0, 1000)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Trainer(config, tmp_path)
+    (told,) = [str(one.message) for one in caught if "frames with virial" in str(one.message)]
+    assert "does not use; pressures" in told and "loss" not in told
+
+
 def test_sections_that_do_not_fit_are_refused_or_warned_of():
-    with pytest.raises(ConfigError, match=r"training\.smoothing: is for optimizers of gradients"):
-        parse_config({name: value for name, value in lkf().items() if name != "learning_rate"})
     several = {name: value for name, value in lkf().items() if name not in ("model", "training", "loss")}
     several |= {"model": {"model_dict": {"a": lkf()["model"]}}, "loss_dict": {"a": LOSS}}
     several["training"] = {"data_dict": {"a": {"training_data": {"systems": str(EMT)}}}, "numb_steps": 1}

@@ -219,6 +219,19 @@ def test_a_decay_rate_of_version_1_has_no_lower_bound(recwarn):
     assert parse_config(given).learning_rate.decay_rate == 0.8
 
 
+@pytest.mark.parametrize("data", [{"systems": "a"}, {"training_data": {"systems": "a"}}])
+@pytest.mark.filterwarnings("ignore:training. systems belong")
+def test_a_rate_that_grows_is_refused(data):
+    rate = {"start_lr": 1e-2, "decay_rate": 10, "decay_steps": 1}
+    tree = {"model": SMALL["model"], "learning_rate": rate, "training": {**data, "stop_batch": 1000}}
+    with pytest.raises(
+        ConfigError, match=r"learning_rate\.decay_rate: is 10, expected a factor of at most 1"
+    ):
+        parse_config(tree)
+    rate["decay_rate"] = 1
+    assert LearningRate(parse_config(tree).learning_rate, 1000)(999) == 1e-2
+
+
 def test_keys_of_earlier_versions_without_effect(recwarn):
     tree = edited("model.fitting_net.coord_norm", True)
     tree["model"]["fitting_net"]["type_fitting_net"] = False
@@ -226,13 +239,16 @@ def test_keys_of_earlier_versions_without_effect(recwarn):
 
 
 def test_an_optimizer_of_earlier_versions_is_named():
-    tree = edited("training.opt_type", "LKF")
+    tree = edited("training.opt_type", "LKF2")
     tree["training"]["kf_blocksize"] = 1024
     with (
         pytest.warns(UserWarning, match="kf_blocksize, opt_type belong in optimizer"),
-        pytest.raises(ConfigError, match=r"^optimizer\.type: is 'LKF', expected 'Adam' or"),
+        pytest.raises(ConfigError, match=r"^optimizer\.type: is 'LKF2', expected 'Adam' or"),
     ):
         parse_config(tree)
+    tree["training"]["opt_type"] = "LKF"
+    with pytest.warns(UserWarning, match="kf_blocksize, opt_type belong in optimizer"):
+        assert parse_config(tree).optimizer.kf_blocksize == 1024
 
 
 def test_an_input_in_yaml(tmp_path):
@@ -241,6 +257,38 @@ def test_an_input_in_yaml(tmp_path):
     (tmp_path / "input.yml").write_text("model: {\n")
     with pytest.raises(ConfigError, match=r"input\.yml: is not YAML: "):
         read_input(tmp_path / "input.yml")
+
+
+YAML = """
+model: {type_map: [O, H]}
+learning_rate: &rate {start_lr: 1e-3, stop_lr: -1E-5}
+training:
+  training_data: &data {systems: data, _comment: a, _comment: b}
+  validation_data: {<<: *data, systems: other}
+  numb_steps: 10
+"""
+
+
+def test_yaml_has_the_numbers_and_keys_of_json(tmp_path):
+    """1e-3 is text in YAML 1.1."""
+    path = tmp_path / "input.yaml"
+    path.write_text(YAML.replace("-1E-5", "1E-5"))
+    config = read_input(path)
+    assert (config.learning_rate.start_lr, config.learning_rate.stop_lr) == (1e-3, 1e-5)
+    assert config.training.validation_data.systems == "other"
+    texts = {
+        YAML + "training: {numb_steps: 3}": r"'training' is given twice .*\n.* line 8",
+        YAML + "  numb_steps: 3": r"'numb_steps' is given twice",
+        YAML + "1: 2": r"a key is not text: write it in quotes\n.* line 8",
+        YAML + "on: 2": r"a key is not text",
+        "sel_a: [1]\nrcut: 3\nsystems: [a]\n1: 2": r"a key is not text",
+        "? [a]\n: 1": r"a key is not text",
+        YAML: r"learning_rate\.stop_lr: is -1e-05, expected",
+    }
+    for text, says in texts.items():
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=says):
+            read_input(path)
 
 
 def test_keys_in_their_old_and_in_their_new_place():

@@ -57,6 +57,15 @@ def test_spline_space_gives_the_loss_and_gradients_of_exact_nets(data, lists, op
         assert float((a - b).norm()) <= 1e-5 * float(a.norm()) + 1e-9 * float(size)
 
 
+def test_batches_without_energies_have_gradients_of_all_weights(data, lists):
+    """Of 0 for the last bias: Adam goes on with the mean of its gradients, as in DeePMD-kit."""
+    potential, batch = model(data, lists), make_batch(data, lists, [0, 5])
+    labels = {name: values for name, values in batch.labels.items() if name != "energy"}
+    _, found = gradients(potential, replace(batch, labels=labels))
+    moved = [bool(gradient.any()) for gradient in found]
+    assert 0 < moved.count(False) < len(moved)
+
+
 def test_weight_gradient_is_the_slope_of_the_loss(data, lists):
     potential = model(data, lists)
     use_training_spline(potential, 2.0)

@@ -22,6 +22,8 @@ def check(config: Config) -> None:
         _warn_of_other_types(name, getattr(config, name))
     if None not in (rate.stop_lr, rate.stop_lr_ratio):
         raise ConfigError("learning_rate.stop_lr: cannot be combined with stop_lr_ratio")
+    if (rate.decay_rate or 0) > 1:
+        raise ConfigError(f"learning_rate.decay_rate: is {rate.decay_rate:g}, expected a factor of at most 1")
     if rate.warmup_steps and rate.warmup_ratio is not None:
         raise ConfigError("learning_rate.warmup_steps: cannot be combined with warmup_ratio")
     if None not in (training.numb_steps, training.numb_epoch):
@@ -42,20 +44,28 @@ def check(config: Config) -> None:
         _check_filter(config, made)
 
 
+_FILTERED = ("energy", "forces")  # the labels that LKF trains on
+
+
 def _check_filter(config: Config, made: Loss) -> None:
     """Raises ConfigError for what LKF cannot train."""
     if config.loss.KIND != "ener":
         raise ConfigError(f"optimizer.type: 'LKF' needs the loss 'ener', not {config.loss.KIND!r}")
     for name in made.terms:
-        if name not in ("energy", "forces"):
+        if name not in _FILTERED:
             keys = " and ".join(made.keys(name))
             raise ConfigError(
                 f"optimizer.type: 'LKF' trains on energies and forces, and not on {name}: set {keys} to 0"
             )
+    for name in _FILTERED:
+        if name not in made.terms:
+            keys = " and ".join(made.keys(name))
+            raise ConfigError(
+                f"optimizer.type: 'LKF' trains on {name}, whatever the loss is: set {keys} above 0"
+            )
     if config.training.smoothing:
         raise ConfigError(
-            "training.smoothing: is for optimizers of gradients, not for 'LKF': set it to 0, or give a section "
-            "learning_rate, without which it is above 0"
+            "training.smoothing: changes gradients of a loss, which 'LKF' does not use: set it to 0"
         )
     if config.training.gradient_max_norm:
         warnings.warn("training.gradient_max_norm: has no effect with the optimizer 'LKF'", stacklevel=2)

@@ -43,19 +43,25 @@ MODEL: dict[str, dict[str, Any]] = {
 
 
 def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A training input with mdops' sections for missing ones; OPTIMIZER and TRAINING only without `learning_rate`."""
-    result = dict(tree)
+    """A training input with mdops' sections for missing ones; OPTIMIZER and TRAINING only without `learning_rate`. LKF
+    gets no TRAINING, and no virials in the loss, which it does not train on."""
+    result, optimizer = dict(tree), tree.get("optimizer")
+    filters = isinstance(optimizer, Mapping) and optimizer.get("type") == "LKF"
     model = tree.get("model", {})
     if isinstance(model, Mapping) and model.get("type", "standard") == "standard":
         result["model"] = {**MODEL, **model}
     if "loss" not in tree:
         result["loss"] = _loss(result["model"]) if "model" in result else LOSS
+        if filters:
+            result["loss"] = {
+                name: value for name, value in result["loss"].items() if not name.endswith("_v")
+            }
     training = tree.get("training")
     if isinstance(training, Mapping):
         result["training"] = _with_validation(training)
     if "learning_rate" not in tree:
         result = {"learning_rate": LEARNING_RATE, "optimizer": OPTIMIZER, **result}
-        if isinstance(training, Mapping):
+        if isinstance(training, Mapping) and not filters:
             result["training"] = {**TRAINING, **result["training"]}
     return result
 

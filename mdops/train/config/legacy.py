@@ -13,15 +13,8 @@ _WARMUP = ("warmup_steps", "warmup_ratio", "warmup_start_factor")
 _OPTIMIZER = {
     name: name
     for name in (
-        *(
-            "adam_beta1",
-            "adam_beta2",
-            "weight_decay",
-            "momentum",
-            "muon_momentum",
-            "lr_adjust",
-            "lr_adjust_coeff",
-        ),
+        *("adam_beta1", "adam_beta2", "weight_decay"),
+        *("momentum", "muon_momentum", "lr_adjust", "lr_adjust_coeff"),
         *("kf_blocksize", "kf_start_pref_e", "kf_limit_pref_e", "kf_start_pref_f", "kf_limit_pref_f"),
     )
 } | {"opt_type": "type"}

@@ -25,7 +25,7 @@ class LearningRateConfig:
         5000, "steps between two reductions of an exponential schedule", unit="steps", low=1
     )
     decay_rate: float | None = key(
-        None, "factor of one reduction; by default, the factor that leads to stop_lr", above=0
+        None, "factor of one reduction, at most 1; by default, the factor that leads to stop_lr", above=0
     )
     smooth: bool = key(False, "reduce the rate at every step")
     decay_phase_ratio: float = key(

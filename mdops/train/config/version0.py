@@ -28,12 +28,10 @@ _TRAINING = {
         *("disp_training", "time_training", "profiling", "profiling_file", "load_ckpt"),
     )
 }
+# The last two had no effect in DeePMD-kit 1 either.
 _IGNORED = (
     *("use_smooth", "with_distrib", "type_map", "sel_r", "axis_rule", "restart", "init_model"),
-    *(
-        "coord_norm",
-        "type_fitting_net",
-    ),  # of no effect in DeePMD-kit 1, nor in its translation of these inputs
+    *("coord_norm", "type_fitting_net"),
 )
 
 
@@ -79,9 +77,8 @@ def with_stop_lr(rate: Mapping[str, Any], training: Mapping[str, Any]) -> dict[s
     """The section `learning_rate` of DeePMD-kit 0 or 1 with the last rate instead of `decay_rate`, as DeePMD-kit
     translates it: the rate had no lower bound. Unchanged if a number is missing or wrong."""
     steps = next((training[name] for name in ("stop_batch", "numb_steps") if name in training), None)
-    given = [rate.get("start_lr"), rate.get("decay_rate"), rate.get("decay_steps"), steps]
-    numbers = [x for x in given if isinstance(x, int | float) and 0 < x < float("inf")]
-    if len(numbers) < len(given):
+    numbers: list[Any] = [rate.get("start_lr"), rate.get("decay_rate"), rate.get("decay_steps"), steps]
+    if not all(isinstance(x, int | float) and 0 < x < float("inf") for x in numbers) or numbers[1] > 1:
         return dict(rate)
     start, decay, interval, steps = numbers
     rest = {name: value for name, value in rate.items() if name != "decay_rate"}

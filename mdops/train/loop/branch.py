@@ -41,7 +41,7 @@ from mdops.train.model.statistics import NeighborCounts, overflow_rule, statisti
 from mdops.train.report.learning_curve import LearningCurve, Report
 from mdops.train.report.tensorboard import ScalarLog
 
-_NOISE, _MEASURED = 9, 10  # streams of random numbers
+_NOISE, _GROUPS = 9, 10  # streams of random numbers
 InPlace = Callable[[bool], AbstractContextManager[None]]
 
 
@@ -84,7 +84,7 @@ class Branch:
         self.loss: Loss = make_loss(config, self.frames.data, None if earlier is None else earlier.model)
         if self.validation is not None:
             self.loss.complete(self.validation.data)
-        require_labels(self.loss, self.frames.data)
+        require_labels(self.loss, self.frames.data, takes_more=config.optimizer.type != "LKF")
         if self._modifier is not None:
             require_own_labels(self.loss)
         if masks(config.model) and "hessian" in self.loss.terms:
@@ -258,7 +258,7 @@ class Branch:
                 "energy": c.kf_start_pref_e * (c.kf_limit_pref_e / c.kf_start_pref_e) ** done,
                 "forces": c.kf_start_pref_f * (c.kf_limit_pref_f / c.kf_start_pref_f) ** done,
             },
-            seed=[self._seed, _MEASURED, self.taken],
+            seed=[self._seed, _GROUPS, self.taken],
             fraction=fraction,
             counts=share.counts,
             is_counted=share.is_counted,

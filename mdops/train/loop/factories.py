@@ -26,7 +26,7 @@ from mdops.train.loss import LOSSES, Loss
 def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
     """The batches of the section `training_data` or `validation_data`."""
     odds, blocks, path = config.sys_probs, None, lmdb_of(data)
-    if odds is None and path is not None:  # its systems are no units of batches
+    if odds is None and path is not None:  # blocks copy frames: no system is drawn by odds
         given = blocks_of(config.auto_prob)
         blocks = lmdb_blocks(data, path, config.auto_prob, given) if given else None
     elif odds is None:
@@ -53,9 +53,9 @@ def only_learned(data: Dataset, loss: Loss) -> Dataset:
     return replace(data, labels={name: value for name, value in data.labels.items() if name not in unused})
 
 
-def require_labels(loss: Loss, data: Dataset) -> None:
+def require_labels(loss: Loss, data: Dataset, *, takes_more: bool = True) -> None:
     """Raises DataError if no frame has any label for the loss; warns of terms without effect, and counts the labels
-    without a term, except energies of atoms."""
+    without a term, except energies of atoms. If it `takes_more` terms, the warning names their keys."""
     loss.check(data)
     if not any(data.has(name) for name in loss.terms):
         raise DataError(
@@ -80,10 +80,9 @@ def require_labels(loss: Loss, data: Dataset) -> None:
         without = "; pressures, and cells that relax, are wrong without virials" if "virial" in unused else ""
         every = ", or leave out the section loss: then they are trained on"
         every = "" if any(loss.labels[name].weighs for name in unused) else every
+        advice = f": {', '.join(ends)} are to be above 0{every}" if takes_more else ""
         warnings.warn(
-            f"the data has {counts}, which the training does not use: {', '.join(ends)} are to be above "
-            f"0{every}{without}",
-            stacklevel=2,
+            f"the data has {counts}, which the training does not use{advice}{without}", stacklevel=2
         )
 
 

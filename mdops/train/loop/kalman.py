@@ -1,4 +1,4 @@
-"""The optimizer LKF: an extended Kalman filter of the weights, which takes in errors of energies and of forces."""
+"""The optimizer LKF: an extended Kalman filter of the weights, updated by errors of energies and of forces."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mdops.data.batch import Batch, rows
+from mdops.data.batch import Batch, rows, scaled
 from mdops.potential import Potential
 from mdops.train.loop.adapters import Adapters
 from mdops.train.loop.distributed import Processes
@@ -23,9 +23,10 @@ _GROUPS, _IN_GROUP = 4, 6  # the updates by forces in a step, and the atoms of e
 class KalmanFilter(torch.optim.Optimizer):
     """DeePMD-kit's optimizer LKF (arXiv:2212.06989).
 
-    The weights w, in order and each by columns, are divided into blocks, with a covariance P of each, at first 1. A
-    measure with an error e and a gradient H of each block changes w <- w + a e P H and P <- (P - a P H (P H)^T) / m,
-    with 1 / a = sum of m + H^T P H over the blocks, and the memory m <- 0.9987 m + 0.0013.
+    The weights w, in order and each by columns, are divided into blocks, with a covariance P of each, at first 1. An
+    update by a measurement with the error e and the gradient H of each block is w <- w + a e P H and
+    P <- (P - a P H (P H)^T) / m, with 1 / a = sum of m + H^T P H over the blocks. Then the memory m <- 0.9987 m +
+    0.0013.
 
     Weights that together are at most `block_size` share a block; one of more numbers has several of its own. P is in
     float64, whatever the weights are.
@@ -45,19 +46,19 @@ class KalmanFilter(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, error: float, shares: int = 1) -> None:  # type: ignore[override]
-        """Takes in a measure with this error; `grad` of the weights, times `shares`, is -H."""
+        """Updates the weights by a measurement with this error; `grad` of the weights, times `shares`, is -H."""
         state = self.state[self._weights[0]]
         memory: float = state["memory"]
         given = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._weights]
         gradients = _joined(given).mul_(-shares).split(self._lengths)
         covariances = [state[f"block_{k}"] for k in range(len(self._lengths))]
-        moved = [p @ h for p, h in zip(covariances, gradients, strict=True)]
-        certain = [memory + h @ k for h, k in zip(gradients, moved, strict=True)]
-        gain = 1 / torch.stack(certain).sum()
-        for p, k in zip(covariances, moved, strict=True):
-            root = gain.sqrt() * k
+        products = [p @ h for p, h in zip(covariances, gradients, strict=True)]
+        variances = [memory + h @ ph for h, ph in zip(gradients, products, strict=True)]
+        gain = 1 / torch.stack(variances).sum()
+        for p, ph in zip(covariances, products, strict=True):
+            root = gain.sqrt() * ph
             p.addr_(root, root, alpha=-1).div_(memory)
-        new = _joined(self._weights).add_(torch.cat(moved) * (gain * error))
+        new = _joined(self._weights).add_(torch.cat(products) * (gain * error))
         for w, own in zip(self._weights, new.split([w.numel() for w in self._weights]), strict=True):
             w.copy_(_reversed(own.view(w.shape[::-1])))
         state["memory"] = _GROWTH * memory + 1 - _GROWTH
@@ -83,7 +84,7 @@ def _reversed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def draw(seed: Sequence[int], atoms: int) -> np.ndarray:
-    """(groups, atoms in a group): the atoms whose forces a step takes in; some may come twice."""
+    """(groups, atoms in a group): the atoms whose forces a step uses; some may come twice."""
     return np.random.default_rng(seed).choice(atoms, (_GROUPS, _IN_GROUP))
 
 
@@ -102,18 +103,18 @@ def filter_step(
     reduce_gradients: Callable[[], None] | None = None,
     adapters: Adapters | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Takes in the energies of a batch, and then the forces on four groups of atoms, the same in frames of the same
-    size. Returns the loss and the predictions before the last group.
+    """Updates the weights by the energies of a batch, and then by the forces on four groups of atoms, the same in
+    frames of the same size. Returns the loss and the predictions before the last update.
 
-    A measure is the mean over S frames of an error per atom, |dE| / N or the mean of |dF| / N over the components in
-    the group, times its prefactor, and sqrt(S); its gradient is that of the sum over frames.
+    The error of an update is sqrt(S) times the mean over S frames of an error per atom, |dE| / N or the mean of
+    |dF| / N over the components in the group, times its prefactor. The gradient is that of the sum over frames.
 
     Args:
         potential, optimizer: changed.
         loss, fraction, counts: for the loss that is returned.
-        is_counted: whether this process has a share of the batch.
         prefactors: of energy and forces.
         seed: of the groups of this step.
+        is_counted: whether this process has a share of the batch.
         processes, reduce_gradients, adapters: as of `train_step`.
     """
     trained = [p for group in optimizer.param_groups for p in group["params"]]
@@ -123,13 +124,13 @@ def filter_step(
     for name, group in [("energy", None), *(("forces", group) for group in groups)]:
         clear_gradients(weights)
         result = predict(potential, batch, loss=loss)
-        errors = prefactors[name] * _errors(name, result, batch, group)
+        errors = prefactors[name] * _errors(name, scaled(result, batch), batch, group)
         frames = float(batch.present[name].sum()) if name in batch.labels and is_counted else 0.0
-        measure = errors.sum() if frames else 0 * errors.sum()
-        total, number = processes.sums([float(measure.detach()), frames])
+        own = errors.sum() if frames else 0 * errors.sum()
+        total, number = processes.sums([float(own.detach()), frames])
         if not number:  # no frame has the label
             continue
-        measure.backward(inputs=weights)
+        own.backward(inputs=weights)
         if reduce_gradients is not None:
             reduce_gradients()
         if adapters is not None:
@@ -156,7 +157,7 @@ def _groups(batch: Batch, seed: Sequence[int]) -> list[torch.Tensor]:
 def _errors(
     name: str, result: Mapping[str, torch.Tensor], batch: Batch, group: torch.Tensor | None
 ) -> torch.Tensor:
-    """Of each frame, or of each atom of a group its share of that of its frame."""
+    """The error per atom of each frame; for a group of atoms, the share of each of them in its frame's error."""
     found = difference(name, result[name], batch).abs().mean(1)
     if not len(found):
         return found

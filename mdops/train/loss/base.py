@@ -100,11 +100,12 @@ class Loss(ABC):
             counts: divide the sums of errors by these instead of `label_counts(batch)`. With the mean of
                 several processes' counts, the mean of their gradients is that of all batches as one.
         """
-        result = scaled(result, batch)
-        parts = self.parts(result, batch, fraction, label_counts(batch) if counts is None else counts)
-        # Even without labels it is part of the graph: gradients are then 0.
-        nothing = sum(result[self.labels[name].answer][:0].sum().double() for name in self.terms)
-        return sum(parts[1:], parts[0]) if parts else torch.as_tensor(nothing, dtype=torch.float64)
+        result, counts = scaled(result, batch), label_counts(batch) if counts is None else counts
+        parts = self.parts(result, batch, fraction, counts)
+        # Answers without labels are part of the graph: without gradients, optimizers would leave out their weights.
+        absent = [self.labels[name].answer for name in self.terms if not counts.get(name)]
+        parts = [*parts, *(result[answer][:0].sum().double() for answer in absent)]
+        return sum(parts[1:], parts[0]) if parts else torch.zeros((), dtype=torch.float64)
 
 
 def difference(name: str, value: torch.Tensor, batch: Batch) -> torch.Tensor:
