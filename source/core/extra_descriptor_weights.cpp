@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "attention_layer/attention_layer.h"
-#include "core/error.h"
 
 namespace mdops::core {
 

@@ -5,7 +5,6 @@
 #include "angle_moment/shape.h"
 #include "attention_layer/attention_layer.h"
 #include "axis_product/axis_product.h"
-#include "core/error.h"
 #include "displacements/displacements.h"
 #include "neighbor_rows/listing.h"
 

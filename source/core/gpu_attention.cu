@@ -5,7 +5,6 @@
 
 #include "attention_layer/gpu_loops.h"
 #include "axis_product/gpu_loops.h"
-#include "core/error.h"
 #include "core/gpu_extra_descriptors.h"
 #include "core/gpu_numbers.h"
 #include "neighbor_rows/gpu_loops.h"

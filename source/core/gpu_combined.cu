@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/combined_data.h"
-#include "core/error.h"
 #include "core/gpu_numbers.h"
 #include "core/gpu_parts.h"
 #include "pair_table/gpu_loops.h"

@@ -4,7 +4,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/error.h"
 #include "core/gpu_numbers.h"
 #include "displacements/gpu_loops.h"
 

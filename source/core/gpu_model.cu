@@ -2,7 +2,6 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "core/gpu_base.h"
 #include "spline_potential/gpu_loops.h"
 

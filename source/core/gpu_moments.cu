@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "axis_product/gpu_loops.h"
-#include "core/error.h"
 #include "core/gpu_extra_descriptors.h"
 #include "core/gpu_numbers.h"
 #include "moment_product/gpu_loops.h"

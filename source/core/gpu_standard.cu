@@ -3,7 +3,6 @@
 #include <type_traits>
 
 #include "core/combined_data.h"
-#include "core/error.h"
 #include "core/gpu_extra_descriptors.h"
 #include "core/gpu_numbers.h"
 #include "core/gpu_parts.h"

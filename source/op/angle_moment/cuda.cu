@@ -1,5 +1,3 @@
-#include <type_traits>
-
 #include "angle_moment/gpu_loops.h"
 #include "angle_moment/gpu_memory.h"
 #include "angle_moment/ops.h"

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/attention.h"
 #include "attention/elements.h"
 #include "common/exp_lanes.h"
 #include "gemm/product.h"

@@ -15,11 +15,9 @@
 #pragma once
 
 #include <array>
-#include <type_traits>
 
 #include "common/checked.h"
 #include "common/each.h"
-#include "common/tensor.h"
 
 namespace mdops {
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "common/pair_checks.h"
-#include "common/tensor.h"
 
 namespace mdops {
 

@@ -1,8 +1,6 @@
 // Lanes as a team (common/team.h).
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu_warp.h"
 
 namespace mdops {

@@ -2,8 +2,6 @@
 // fences, registers of sums. Elsewhere it compiles to nothing, and nothing calls it.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu_copy.h"
 #include "common/gpu_warp.h"
 

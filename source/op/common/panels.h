@@ -5,7 +5,6 @@
 // its result is the right factor of the next product, and elementwise operations run over lanes.
 #pragma once
 
-#include <cstdint>
 #include <utility>
 
 #include "common/math.h"

@@ -3,8 +3,6 @@
 // name.
 #pragma once
 
-#include <cstdint>
-
 #include "common/kernel_table.h"
 
 #define MDOPS_STAGES(X)                \

@@ -1,8 +1,6 @@
 // Rows of pairs on a GPU: which row and slot a thread works on, and coalesced stores of three numbers a lane.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu_warp.h"
 
 namespace mdops {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "common/flush_tiny.h"
 #include "common/parallel.h"

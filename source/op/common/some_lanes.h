@@ -1,7 +1,6 @@
 // Vectors of which an array has only the first numbers; for one instruction set.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 
 #include "common/vectors.h"

@@ -3,7 +3,6 @@
 
 #include "common/gpu.h"
 #include "common/gpu_team.h"
-#include "common/rows.h"
 #include "degree_norm/degree_norm.h"
 
 namespace mdops::gpu_degree_norm {

@@ -1,6 +1,5 @@
 // The halves of a step on the CPU.
 #include <algorithm>
-#include <vector>
 
 #include "common/parallel.h"
 #include "dynamics/ops.h"

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <limits>
-#include <string>
 
 #include "common/checked.h"
 #include "dynamics/cell_args.h"

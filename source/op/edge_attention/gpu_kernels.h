@@ -5,13 +5,11 @@
 
 #include <math_constants.h>
 
-#include <cstdint>
 #include <type_traits>
 
 #include "common/gpu.h"
 #include "common/rows.h"
 #include "common/vector.h"
-#include "edge_attention/edge_attention.h"
 #include "edge_attention/gpu_tensor.h"
 #include "gemm/gpu_memory.h"
 

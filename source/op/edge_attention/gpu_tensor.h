@@ -11,8 +11,6 @@
 
 #include <math_constants.h>
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/gpu_power.h"
 #include "common/gpu_tf32.h"

@@ -1,8 +1,6 @@
 // Loads of nodes at edges in kernels of convolutions along edges.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/vector.h"
 #include "edge_convolution/edge_convolution.h"

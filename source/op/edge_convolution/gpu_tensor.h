@@ -8,7 +8,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "common/gpu_tf32.h"
 #include "common/gpu_unroll.h"

@@ -2,8 +2,6 @@
 #pragma once
 
 #include "common/bind.h"
-#include "common/instantiate.h"
-#include "edge_frames/edge_frames.h"
 #include "edge_frames/frames.h"
 
 namespace mdops {

@@ -7,8 +7,6 @@
 // term. Gradients are by e, r and w; the weights are constants.
 #pragma once
 
-#include <cstdint>
-
 #include "common/activation.h"
 #include "common/isa.h"
 

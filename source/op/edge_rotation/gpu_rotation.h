@@ -4,8 +4,6 @@
 // loaded ahead.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu_lane_sums.h"
 #include "edge_rotation/edge_rotation.h"
 #include "graph/gpu_rows.h"

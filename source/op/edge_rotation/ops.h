@@ -3,8 +3,6 @@
 #pragma once
 
 #include "common/bind.h"
-#include "common/instantiate.h"
-#include "edge_rotation/edge_rotation.h"
 #include "edge_rotation/rotate.h"
 
 namespace mdops {

@@ -2,8 +2,6 @@
 // gpu_shape.h shows the operands.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu_barrier.h"
 #include "common/gpu_wgmma.h"
 #include "gemm/gpu_tile.h"

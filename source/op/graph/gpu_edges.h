@@ -2,8 +2,6 @@
 // the number of items before it, so that nothing waits for the host.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/gpu_sort.h"
 #include "common/rows.h"

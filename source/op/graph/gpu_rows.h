@@ -2,7 +2,6 @@
 // of numbers, up to a warp. Sums always follow `order`.
 #pragma once
 
-#include <cstdint>
 #include <numeric>
 
 #include "common/gpu.h"

@@ -3,8 +3,6 @@
 
 #include <math_constants.h>
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/gpu_team.h"
 #include "common/rows.h"

@@ -6,8 +6,6 @@
 
 #include "common/bind.h"
 #include "graph/edges.h"
-#include "graph/row_index.h"
-#include "graph/rows.h"
 #include "graph/segment_weights.h"
 #include "graph/softmax.h"
 #include "neighbor_rows/inputs.h"

@@ -3,7 +3,6 @@
 
 #include "common/panels.h"
 #include "grid_product/angles.h"
-#include "grid_product/grid_product.h"
 
 namespace mdops {
 namespace MDOPS_ISA {

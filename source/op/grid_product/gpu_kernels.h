@@ -11,7 +11,6 @@
 #include "gemm/gpu_memory.h"
 #include "grid_product/angles.h"
 #include "grid_product/gpu_tensor.h"
-#include "grid_product/grid_product.h"
 
 namespace mdops {
 

@@ -19,7 +19,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 #include <type_traits>
 
 #include "common/isa.h"

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "hybrid_potential/gpu_loops.h"
-#include "hybrid_potential/hybrid_potential.h"
 #include "pair_table/gpu_near.h"
 #include "spline_potential/gpu_forces.h"
 

@@ -12,8 +12,6 @@
 // in float32.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/gpu_split.h"
 #include "common/gpu_unroll.h"

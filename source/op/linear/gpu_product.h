@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "linear/gpu_halves_run.h"
 #include "linear/gpu_rows.h"

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "common/gpu.h"
 #include "common/gpu_mma.h"

@@ -1,8 +1,6 @@
 // Products whose depth or number of columns is one: their time is that of reading and writing rows.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/vector.h"
 

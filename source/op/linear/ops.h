@@ -11,8 +11,6 @@
 #pragma once
 
 #include <array>
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "common/tensor.h"

@@ -1,8 +1,6 @@
 // The formulas of message.h for one number, for every kernel on a GPU.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/rows.h"
 #include "graph/rows.h"

@@ -4,8 +4,6 @@
 
 #include <math_constants.h>
 
-#include <cstdint>
-
 #include "common/early.h"
 #include "common/gpu.h"
 #include "common/gpu_sort.h"

@@ -2,8 +2,6 @@
 // candidate at any density.
 #pragma once
 
-#include <cstdint>
-
 #include "neighbor/gpu_cells.h"
 
 namespace mdops::gpu_search {

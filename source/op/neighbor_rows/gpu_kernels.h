@@ -8,7 +8,6 @@
 #include "common/rows.h"
 #include "env_mat/gpu_nearest.h"
 #include "neighbor_rows/harmonics.h"
-#include "neighbor_rows/neighbor_rows.h"
 
 namespace mdops::gpu_neighbor_rows {
 

@@ -7,7 +7,6 @@
 #include "common/cutoff.h"
 #include "graph/row_index.h"
 #include "neighbor_rows/harmonics.h"
-#include "neighbor_rows/neighbor_rows.h"
 #include "spline_moment/knots.h"
 
 namespace mdops {

@@ -7,8 +7,6 @@
 // The gradients are by n, E, and v and V together; the weights are constants.
 #pragma once
 
-#include <cstdint>
-
 #include "common/activation.h"
 #include "common/isa.h"
 

@@ -2,9 +2,7 @@
 #pragma once
 
 #include "common/bind.h"
-#include "common/instantiate.h"
 #include "order_mix/mix.h"
-#include "order_mix/order_mix.h"
 
 namespace mdops {
 

@@ -2,8 +2,6 @@
 // then over the blocks, always in the same order.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/rows.h"
 #include "common/vector.h"

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "common/large_results.h"
 #include "common/scratch.h"

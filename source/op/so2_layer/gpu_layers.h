@@ -28,7 +28,6 @@
 // Saved numbers go through the block's own device memory, small enough to stay in the cache.
 #pragma once
 
-#include <algorithm>
 #include <limits>
 
 #include "common/activation.h"

@@ -1,8 +1,6 @@
 // Products of warpgroups (wgmma) whose rows are in registers, which only Hopper has (sm_90a).
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu_wgmma.h"
 
 namespace mdops {

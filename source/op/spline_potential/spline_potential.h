@@ -2,8 +2,6 @@
 // net forward, then backward to forces. Everything between the positions and the forces stays in cache.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "gemm/bf16.h"
 #include "gemm/net.h"
