@@ -225,8 +225,7 @@ class Attention : public ExtraDescriptor<T> {
     T share() const { return T(1) / static_cast<T>(of_.sel[0]); }
 
     // work(args, atom, scratch) for the atoms that have neighbours.
-    template <class Work>
-    void each_atom(size_t l, bool backward, const Work& work) {
+    void each_atom(size_t l, bool backward, const auto& work) {
       const Layer& layer = layers_[l];
       AttentionLayerArgs<T> args = layer.args;
       args.attention.rows = rows_, args.attention.sequences = static_cast<int64_t>(offsets_.size()) - 1;

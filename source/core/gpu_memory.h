@@ -28,8 +28,7 @@ class OnGpu {
 };
 
 // free() on a GPU. Does nothing if that no longer exists, e.g. at the end of a process.
-template <class Free>
-void free_on(int index, const Free& free) noexcept {
+void free_on(int index, const auto& free) noexcept {
   try {
     const OnGpu here(index);
     free();

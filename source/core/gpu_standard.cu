@@ -13,8 +13,7 @@ namespace mdops::core {
 namespace {
 
 // work(first, count) for all atoms, some at once.
-template <class Work>
-void each_run(int64_t atoms, int64_t run, const Work& work) {
+void each_run(int64_t atoms, int64_t run, const auto& work) {
   for (int64_t first = 0; first < atoms; first += run) work(first, std::min(run, atoms - first));
 }
 
@@ -254,9 +253,8 @@ class GpuRowsPart : public GpuPart {
   }
 
   // `each_net(k, take)` calls take(layers) with those of net k.
-  template <class EachNet>
   void set(const ExtraInputs<T>& inputs, const NetShape& shape, int count, const std::vector<double>& scale,
-           const std::vector<double>& shift, const EachNet& each_net) {
+           const std::vector<double>& shift, const auto& each_net) {
     const cudaStream_t stream = base_.stream();
     if (ntypes_ > kMostNetTypes)
       throw Error(MDOPS_UNSUPPORTED, "on GPUs models have " + std::to_string(kMostNetTypes) +

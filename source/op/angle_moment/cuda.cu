@@ -10,8 +10,7 @@ using namespace gpu_angle;
 namespace {
 
 // work(gate), a constant: none or alone.
-template <class Work>
-void with_gate(bool gated, const Work& work) {
+void with_gate(bool gated, const auto& work) {
   if (gated)
     work(std::integral_constant<Gate, Gate::alone>{});
   else

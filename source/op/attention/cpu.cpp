@@ -154,8 +154,7 @@ class AttentionRun {
 };
 
 // f(T{}) with the type that the kernels compute in.
-template <class F>
-auto dispatch(const AttentionInputs& in, const F& f) {
+auto dispatch(const AttentionInputs& in, const auto& f) {
   return in.dtype == ScalarType::Double ? f(double{}) : f(float{});
 }
 

@@ -10,8 +10,7 @@ using namespace gpu_attention;
 using MaybeTensor = std::optional<Tensor>;
 
 // Calls f(T{}) with T the C++ type of the tensors.
-template <class F>
-void dispatch(ScalarType dtype, const F& f) {
+void dispatch(ScalarType dtype, const auto& f) {
   if (dtype == ScalarType::Float) return f(float{});
   if (dtype == ScalarType::Double) return f(double{});
   if (dtype == ScalarType::Half) return f(__half{});

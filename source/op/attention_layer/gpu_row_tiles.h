@@ -300,8 +300,7 @@ __device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Ste
 
 // Calls f(first row, how many of its 16 exist, first row of the next group) for this warp's groups of rows;
 // the next group may not exist.
-template <class F>
-__device__ __forceinline__ void each_group(int rows, const F& f) {
+__device__ __forceinline__ void each_group(int rows, const auto& f) {
   const int groups = (rows + kGroup - 1) / kGroup, warps = blockDim.x / kWarp, apart = gridDim.x * warps;
   for (int group = blockIdx.x * warps + threadIdx.x / kWarp; group < groups; group += apart)
     f(static_cast<int64_t>(group) * kGroup, min(kGroup, rows - group * kGroup),

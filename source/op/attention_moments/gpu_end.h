@@ -64,8 +64,7 @@ struct AtomSums {
   static constexpr int kNumbers = 4 * F + 1;
   float moments[F][4], whole;
 
-  template <class Work>
-  __device__ __forceinline__ void each(const Work& f) {
+  __device__ __forceinline__ void each(const auto& f) {
     unrolled<F, 4>([&](int tile, int k) { f(4 * tile + k, moments[tile][k]); });
     f(4 * F, whole);
   }
@@ -316,8 +315,7 @@ struct GroupAtoms {
   }
 
   // Calls f(atom) for each of the warp's atoms; f(h) says whether lane's row h is the atom's.
-  template <class F>
-  __device__ __forceinline__ void each(const F& f) const {
+  __device__ __forceinline__ void each(const auto& f) const {
     for (uint32_t atom = lowest;;) {
       f(static_cast<int64_t>(atom), [&](int h) { return own[h] == atom; });
       if (atom == highest) break;

@@ -23,13 +23,11 @@ using gpu_attention_layer::kRowWarps;
 using gpu_attention_layer::kSome;
 
 // Calls work<I>() for a layer of 16 I columns.
-template <class Work>
-void with_columns_of(int64_t columns, const Work& work) {
+void with_columns_of(int64_t columns, const auto& work) {
   if (columns == 16 * kNarrow) return work.template operator()<kNarrow>();
   work.template operator()<kWide>();
 }
-template <class Work>
-void with_features(int64_t features, const Work& work) {
+void with_features(int64_t features, const auto& work) {
   if (features <= 16 * kSome) return work.template operator()<kSome>();
   if (features <= 16 * kMany) return work.template operator()<kMany>();
   work.template operator()<kMost>();

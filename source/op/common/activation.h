@@ -225,8 +225,7 @@ MDOPS_HD void activate_twice(T x, T threshold, T* y, T* slope, T* curve) {
 }
 
 // Calls f.template operator()<kind>() for a kind known at run time.
-template <class F>
-MDOPS_HD void with_activation(Activation kind, const F& f) {
+MDOPS_HD void with_activation(Activation kind, const auto& f) {
 #ifdef MDOPS_MODEL_ACTIVATION  // the only one of a library that is rebuilt for a model
   static_cast<void>(kind);
   return f.template operator()<static_cast<Activation>(MDOPS_MODEL_ACTIVATION)>();

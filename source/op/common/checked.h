@@ -31,8 +31,7 @@ class Checked {
   Checked(const Checked&) = delete;
 
   // Calls f(T{}) with T the type of a tensor: float64, else float32. `take` refuses others.
-  template <class F>
-  auto for_type_of(const Tensor& tensor, const F& f) {
+  auto for_type_of(const Tensor& tensor, const auto& f) {
     tells_type_ = &tensor;
     return tensor.scalar_type() == ScalarType::Double ? f(double{}) : f(float{});
   }

@@ -9,8 +9,7 @@
 namespace mdops {
 
 // Converts them for kernels, and returns the number of atoms.
-template <class Args>
-int64_t take_descriptor(auto& in, Args& a, const bool*& mask, const Tensor& displacements,
+int64_t take_descriptor(auto& in, auto& a, const bool*& mask, const Tensor& displacements,
                         const Tensor& counts, const Tensor& types, const Tensor& std, const Tensor& pair_mask,
                         double cutoff, double cutoff_smooth, double protection) {
   in.take(a.displacements, "displacements", displacements, {kAny, kAny, 3});

@@ -8,8 +8,7 @@ namespace mdops {
 // `Lanes` adjacent lanes of a warp, whose teams all do the same.
 template <int kLanes>
 struct LaneTeam {
-  template <class F>
-  __device__ __forceinline__ void each(int64_t count, const F& f) const {
+  __device__ __forceinline__ void each(int64_t count, const auto& f) const {
     for (int64_t k = lane_index() % kLanes; k < count; k += kLanes) f(k);
   }
   template <class T>

@@ -8,8 +8,7 @@ std::string dtype_name(ScalarType dtype) {
   return torch::headeronly::toString(dtype);
 }
 
-template <class Sizes>
-std::string shape_name(const Sizes& shape) {
+std::string shape_name(const auto& shape) {
   std::string text = "(";
   for (int64_t size : shape) text += (text.size() > 1 ? ", " : "") + (size < 0 ? "*" : std::to_string(size));
   return text + ")";

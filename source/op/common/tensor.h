@@ -84,8 +84,7 @@ template <>
 inline constexpr ScalarType kDtype<bool> = ScalarType::Bool;
 
 // f(T{}) with T the C++ type of float32 or float64.
-template <class F>
-auto dispatch_float(const Op& op, ScalarType dtype, const F& f) {
+auto dispatch_float(const Op& op, ScalarType dtype, const auto& f) {
   if (dtype == ScalarType::Float) return f(float{});
   if (dtype == ScalarType::Double) return f(double{});
   fail(op, "the compute dtype must be float32 or float64");

@@ -25,8 +25,7 @@ struct RowPlace {
 
 template <class T>
 struct VectorTeam {
-  template <class F>
-  inline __attribute__((always_inline)) void each(int64_t rows, int64_t channels, const F& f) const {
+  inline __attribute__((always_inline)) void each(int64_t rows, int64_t channels, const auto& f) const {
     for (int64_t d = 0; d < rows; ++d) {
       int64_t k = d * channels;
       const int64_t end = k + channels;
@@ -34,8 +33,7 @@ struct VectorTeam {
       for (; k < end; ++k) f(RowPlace<T>{d, k});
     }
   }
-  template <class F>
-  inline __attribute__((always_inline)) T sum(int64_t rows, int64_t channels, const F& f) const {
+  inline __attribute__((always_inline)) T sum(int64_t rows, int64_t channels, const auto& f) const {
     Vector<T> lanes{};
     T rest = 0;
     each(rows, channels, [&]<class V>(const RowPlace<V>& p) __attribute__((always_inline)) {

@@ -29,12 +29,10 @@ struct NumberPlace {
 
 template <class T, int kLanes>
 struct NormTeam {
-  template <class F>
-  __device__ __forceinline__ void each(int64_t rows, int64_t channels, const F& f) const {
+  __device__ __forceinline__ void each(int64_t rows, int64_t channels, const auto& f) const {
     lanes.each(rows * channels, [&](int64_t k) { f(NumberPlace{k}); });
   }
-  template <class F>
-  __device__ __forceinline__ T sum(int64_t rows, int64_t channels, const F& f) const {
+  __device__ __forceinline__ T sum(int64_t rows, int64_t channels, const auto& f) const {
     T own = 0;
     each(rows, channels, [&](NumberPlace p) { own += f(p); });
     return lanes.sum(own);

@@ -311,8 +311,7 @@ class Convolution {
   }
 
   // Calls work<N>(lanes, columns) for all columns, N vectors at a time.
-  template <class Work>
-  void each_columns(const Work& work) const {
+  void each_columns(const auto& work) const {
     const Panels<T>& filter = memory_.filter;
     for (int64_t col = 0; col < filter.cols; col += Panels<T>::kWide) {
       const int64_t width = filter.width(col);

@@ -347,8 +347,7 @@ inline bool by_tensor_cores(const Gpu& gpu, const EdgeConvolutionArgs<float>& ar
 }
 
 // Calls f.operator()<kTurned>().
-template <class F>
-void with_turns(const EdgeConvolutionArgs<float>& args, const F& f) {
+void with_turns(const EdgeConvolutionArgs<float>& args, const auto& f) {
   args.turns ? f.template operator()<true>() : f.template operator()<false>();
 }
 

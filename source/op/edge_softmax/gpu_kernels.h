@@ -16,12 +16,10 @@ template <class T, int kSize>
 struct BlockTeam {
   T* shared;  // (kWarps, kWarp)
 
-  template <class F>
-  __device__ __forceinline__ void each(int64_t begin, int64_t end, const F& f) const {
+  __device__ __forceinline__ void each(int64_t begin, int64_t end, const auto& f) const {
     for (int64_t k = begin + threadIdx.x; k < end; k += kThreads) f(k);
   }
-  template <class F>
-  __device__ __forceinline__ T together(T value, const F& f) const {
+  __device__ __forceinline__ T together(T value, const auto& f) const {
 #pragma unroll
     for (int step = kWarp / 2; step > 0; step /= 2) value = f(value, __shfl_xor_sync(kAllLanes, value, step));
     __syncthreads();
@@ -51,9 +49,8 @@ struct BlockTeam {
     return sum;
   }
 
-  template <class Find, class Write>
   __device__ __forceinline__ void columns(const EdgeSoftmaxArgs<T>& args, const T* rows, int64_t begin,
-                                          int64_t end, const Find& find, const Write& write) const {
+                                          int64_t end, const auto& find, const auto& write) const {
     const int lane = lane_index(), warp = threadIdx.x / kWarp;
     const int64_t share = (end - begin + kWarps - 1) / kWarps;
     const int64_t own_begin = begin + warp * share,

@@ -435,8 +435,7 @@ void multiply_all(const Bf16Piece* pieces, int count, int64_t rows, const Bf16Pa
 }
 
 // Calls work.template operator()<parts>().
-template <class Work>
-inline void with_parts(int parts, const Work& work) {
+inline void with_parts(int parts, const auto& work) {
   if (parts == 1) return work.template operator()<1>();
   if (parts == 2) return work.template operator()<2>();
   work.template operator()<3>();

@@ -140,8 +140,7 @@ class MlpCall {
   MlpArrays arrays_;
 };
 
-template <class F>
-auto for_dtype(const CudaOp& op, const MlpInputs& in, MlpWanted wanted, const F& f) {
+auto for_dtype(const CudaOp& op, const MlpInputs& in, MlpWanted wanted, const auto& f) {
   return dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpCall<T> call(op, in, wanted);
     call.forward();

@@ -205,8 +205,7 @@ class BlockThread {
         weights_(p, net, ring_of(p, shared, warp_), warp_) {}
 
   // From the input to its gradient. `follow` waits for the kernel that wrote the input.
-  template <class Follow>
-  __device__ __forceinline__ void run(const Follow& follow) {
+  __device__ __forceinline__ void run(const auto& follow) {
     const NetSteps steps{p_.call, p_.packed, p_.layers, true};
     const int layers = p_.call.net.layers;
     follow();

@@ -105,9 +105,8 @@ class ColumnThread {
   // Calls f(q, c, x) for x = sum + of_turn (units q + c) if unit c has columns of the warp, for `kAtOnce`
   // units at a time. The numbers move to where the code expects them: registers have no index, and many
   // copies of the code would be slow to fetch. Calls begin() and end(q) before and after all units of a turn.
-  template <class Begin, class F, class End>
-  __device__ __forceinline__ void for_numbers(int columns, float (&sum)[kNumbers], const Begin& begin,
-                                              const F& f, const End& end) const {
+  __device__ __forceinline__ void for_numbers(int columns, float (&sum)[kNumbers], const auto& begin,
+                                              const auto& f, const auto& end) const {
     static_assert(kUnits % kAtOnce == 0);
 #pragma unroll 1
     for (int q = 0; q < kTurns; ++q) {
@@ -122,8 +121,7 @@ class ColumnThread {
       end(q);
     }
   }
-  template <class F>
-  __device__ __forceinline__ void for_numbers(int columns, float (&sum)[kNumbers], const F& f) const {
+  __device__ __forceinline__ void for_numbers(int columns, float (&sum)[kNumbers], const auto& f) const {
     for_numbers(columns, sum, [] {}, f, [](int) {});
   }
 
@@ -503,9 +501,8 @@ class ColumnThread {
   // Writes f of product m's sums, layer n, as the next product's A, once no thread needs the last one's.
   // Multiplies the rows' maxima by `times`, a bound of their growth, unless null. The low parts are kept for
   // a residual layer even if the product does not use them.
-  template <class F>
   __device__ __forceinline__ void write_a(int m, int n, const float* times, float (&sum)[kNumbers],
-                                          bool keep_low, const F& f) {
+                                          bool keep_low, const auto& f) {
     sync_groups();
     if (const int row = threadIdx.x; row < kRows)
       set_scales(row, of_rows(Memory::kLargest)[row] * (times ? times[row] : 1.f), m + 1);

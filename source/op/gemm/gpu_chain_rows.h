@@ -264,9 +264,8 @@ class RowThread {
 
   // Writes f of the sums as the next product's A, once no thread of the group needs the last one's. The low
   // parts are kept for a residual layer even if the product does not use them.
-  template <class F>
   __device__ __forceinline__ void write_a(int columns, const float (&largest)[2], float (&sum)[4 * kColumns],
-                                          bool keep_low, const F& f) {
+                                          bool keep_low, const auto& f) {
     float scales[2];
     sync_group(group_);
     for (int h = 0; h < 2; ++h) {

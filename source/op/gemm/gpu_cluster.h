@@ -108,8 +108,7 @@ class ClusterBlock {
   }
 
   // From the input to its gradient. `follow` waits for the kernel that wrote the input.
-  template <class Follow>
-  __device__ __forceinline__ void run(const Follow& follow) {
+  __device__ __forceinline__ void run(const auto& follow) {
     init_exchange();
     meet([&] { begin(input_work()); });  // all blocks must run before one writes to another
     follow();
@@ -239,8 +238,7 @@ class ClusterBlock {
   __device__ __forceinline__ void begin(const Work& work) { load(next_, work, {work.tile, 0}); }
 
   // Calls done(tile, sum) for each tile.
-  template <class Done>
-  __device__ __forceinline__ void multiply(const Work& work, const Done& done) {
+  __device__ __forceinline__ void multiply(const Work& work, const auto& done) {
     float sum[4] = {};
     Position at{work.tile, 0};
     const auto turn = [&](const Steps& now, Steps& then) {
@@ -357,9 +355,8 @@ class ClusterBlock {
 
   // Calls finish(column, own column, number of the product, its constants) -> x for each own column of this
   // warp's row, and sends x and its maximum to all blocks. `c`: of the lane's first column.
-  template <class Finish>
   __device__ __forceinline__ void finish_row(const PackedMatrix& matrix, int n, bool backward, OwnColumn c,
-                                             int slices, int numbers, const Finish& finish) {
+                                             int slices, int numbers, const auto& finish) {
     const int row = warp(), lane = lane_index(), next = turn_ ^ 1;
     const Share tiles(matrix.tiles, block_);
     const float unscale = inverse_power(scales()[row]);
@@ -381,8 +378,7 @@ class ClusterBlock {
 
   // All blocks of the cluster wait for one another, and see what each has written. Work done `meanwhile` is
   // exempt: it may take longer.
-  template <class Meanwhile>
-  __device__ __forceinline__ void meet(const Meanwhile& meanwhile) {
+  __device__ __forceinline__ void meet(const auto& meanwhile) {
     cluster_.barrier_arrive();
     meanwhile();
     cluster_.barrier_wait();
@@ -400,8 +396,7 @@ class ClusterBlock {
     publish_barriers();
   }
   // Waits for this many tiles of sums or rows from all blocks, and `more` bytes.
-  template <class Meanwhile>
-  __device__ __forceinline__ void exchange(int tiles, const Meanwhile& meanwhile, int more = 0) {
+  __device__ __forceinline__ void exchange(int tiles, const auto& meanwhile, int more = 0) {
     const int bytes = 4 * kClusterRows * kTileCols * tiles + more;
     if (threadIdx.x == 0) expect_bytes(barrier(), bytes);
     meanwhile();

@@ -114,8 +114,7 @@ struct NetPasses {
   }
 
   // Calls work(row, place) for every vector of a layer's lanes.
-  template <class Work>
-  void each_vector(int n, const Work& work) const {
+  void each_vector(int n, const auto& work) const {
     for (int64_t row = 0; row < net.neurons(n); ++row) h[n].each([&](auto place) { work(row, place); });
   }
 

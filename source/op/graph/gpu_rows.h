@@ -56,8 +56,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(GatherArgs<T> args, in
 }
 
 // The row at place p of those of node m, or -1 if it is not the node's.
-template <class Args>
-__device__ __forceinline__ int64_t row_at(const Args& args, int64_t m, int64_t p) {
+__device__ __forceinline__ int64_t row_at(const auto& args, int64_t m, int64_t p) {
   const int64_t row = args.order ? args.order[p] : p;
   return row >= 0 && row < args.rows && args.index[row] == m ? row : -1;
 }

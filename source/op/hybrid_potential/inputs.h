@@ -39,8 +39,7 @@ struct HybridInputs {
   }
 };
 
-template <class In>
-HybridInputs take_hybrid(In& in, const Tensor& positions, const Tensor& cell, const Tensor& batch,
+HybridInputs take_hybrid(auto& in, const Tensor& positions, const Tensor& cell, const Tensor& batch,
                          const Tensor& types, const Tensor& neighbors, const Tensor& images,
                          const Tensor& counts, const Tensors& mean, const Tensors& std,
                          const Tensors& pair_mask, const Tensors& zeroed, const Tensors& sel,

@@ -193,12 +193,10 @@ class GroupTeam {
   __device__ __forceinline__ static T* in_row(T* rows, int row, int width) {
     return rows + int64_t{row} * width + 4 * (lane_index() % 4);
   }
-  template <class Rows>
-  __device__ __forceinline__ int row_of(const Rows& at, int t, int h) const {
+  __device__ __forceinline__ int row_of(const auto& at, int t, int h) const {
     return row_of(at.first_of(t, h), at.second_of(h));
   }
-  template <class Rows>
-  __device__ __forceinline__ bool is_there(const Rows& at, int t, int h) const {
+  __device__ __forceinline__ bool is_there(const auto& at, int t, int h) const {
     return at.first_of(t, h) < last_ && at.second_of(h) < last_;
   }
 
@@ -499,8 +497,7 @@ class GroupTeam {
   }
 
   // The largest weight of a step's rows, and the largest gradient by its firsts' sums.
-  template <class Rows>
-  __device__ __forceinline__ unsigned largest_weight(const Rows& at) const {
+  __device__ __forceinline__ unsigned largest_weight(const auto& at) const {
     unsigned largest = 0;
     unrolled<kFirsts, 2>([&](int t, int h) { largest = max(largest, size_of(at.weight[t][h])); });
     return warp_largest(largest);
@@ -525,8 +522,7 @@ class GroupTeam {
   }
 
   // Four columns of a row; zeros if the row is missing or `rows` is null.
-  template <class Rows>
-  __device__ __forceinline__ float4 row_in_memory(const float* rows, const Rows& at, int t, int h,
+  __device__ __forceinline__ float4 row_in_memory(const float* rows, const auto& at, int t, int h,
                                                   int n) const {
     constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
     if (!rows || !is_there(at, t, h)) return nothing;
@@ -534,9 +530,8 @@ class GroupTeam {
   }
 
   // Splits rows for products; all have one power of two.
-  template <class Rows, class F>
-  __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts> (&to)[kFirsts], const Rows& at,
-                                            const F& four_at) const {
+  __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts> (&to)[kFirsts], const auto& at,
+                                            const auto& four_at) const {
     float4 rows[kFirsts][2][kSixteens];
     float largest[4] = {};
     unrolled<kFirsts, 2, kSixteens>([&](int t, int h, int n) {

@@ -464,9 +464,8 @@ class TensorTeam {
   }
 
   // Calls use(rows) with the numbers as in memory.
-  template <class F>
   __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts>& to, const Places& at, const float* x,
-                                            const F& use) const {
+                                            const auto& use) const {
     float4 rows[2][kSixteens];
     unsigned largest = 0;
     unrolled<2, kSixteens>([&](int h, int n) {

@@ -58,8 +58,7 @@ struct TableRows {
 };
 
 // f(first, how many, a constant) for all components of rows.
-template <class F>
-inline __attribute__((always_inline)) void each_components(int components, const F& f) {
+inline __attribute__((always_inline)) void each_components(int components, const auto& f) {
   int first = 0;
   for (; first + 8 <= components; first += 8) f.template operator()<8>(first);
   for (; first + 4 <= components; first += 4) f.template operator()<4>(first);

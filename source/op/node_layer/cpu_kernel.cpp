@@ -169,8 +169,7 @@ class LayerOfNodes {
   void values(const Panels<T>& of) const {
     each_number(of, [](T y, T) { return y; });
   }
-  template <class Take>
-  void each_number(const Panels<T>& of, const Take& take) const {
+  void each_number(const Panels<T>& of, const auto& take) const {
     activate_numbers(of.base, of.rows * of.cols, args_.activation, args_.threshold, take);
   }
   void by_z(const T* z, const T* factor, int64_t first, int64_t count, const Panels<T>& to) const {
@@ -185,8 +184,7 @@ class LayerOfNodes {
   }
 
   // Calls work(place, lanes, r) for every vector of the rows.
-  template <class Work>
-  void each_row(int64_t count, const Work& work) const {
+  void each_row(int64_t count, const auto& work) const {
     z_.each([&](auto place) {
       with_lanes<T>(std::min<int64_t>(kLanes<T>, args_.width - place.lane()), [&](auto lanes) {
         for (int64_t r = 0; r < count; ++r) work(place, lanes, r);

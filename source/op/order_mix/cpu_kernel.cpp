@@ -13,8 +13,7 @@ namespace {
 constexpr int kMostSize = 7;  // of a block in registers
 
 // work(size, rows before it, numbers before it, number of signs) for the blocks of equal |m|.
-template <class Work>
-inline __attribute__((always_inline)) void each_block(const OrderShape& shape, const Work& work) {
+inline __attribute__((always_inline)) void each_block(const OrderShape& shape, const auto& work) {
   int64_t row = 0, number = 0;
   for (int64_t m = 0; m <= shape.order; ++m) {
     const int64_t size = shape.size(m), signs = m ? 2 : 1;

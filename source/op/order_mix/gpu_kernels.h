@@ -96,8 +96,7 @@ __global__ void __launch_bounds__(kThreads) known_outer_kernel(const OrderOuterA
 }
 
 // f<L>() of the degree, if there is one.
-template <class F>
-bool with_known_orders(const OrderShape& shape, const F& f) {
+bool with_known_orders(const OrderShape& shape, const auto& f) {
   if (shape.order != 1 || shape.columns != (shape.degree + 1) * (shape.degree + 1)) return false;
   if (shape.degree == 2)
     f.template operator()<2>();

@@ -65,8 +65,7 @@ struct RowReport {
 
 // Calls work(i), by a warp each, for a block's items from `first` to `end` with busy(i). The items are at
 // most a warp's lanes; busy(i) is called once each by a thread. All threads must call it.
-template <class Busy, class Work>
-__device__ __forceinline__ void each_busy(int64_t first, int64_t end, const Busy& busy, const Work& work) {
+__device__ __forceinline__ void each_busy(int64_t first, int64_t end, const auto& busy, const auto& work) {
   __shared__ int32_t of_block[kWarp];
   __shared__ int count;
   const int lane = lane_index();
@@ -311,8 +310,7 @@ class BlendRow {
   }
 
   // Calls work(j, d, r, du/dr / r, w / r) by all lanes, for a neighbour of each, after `add_up`; j < 0: none.
-  template <class Work>
-  __device__ void each(const Work& work) const {
+  __device__ void each(const auto& work) const {
     if (count_ <= kRoom) {
 #pragma unroll 1
       for (int first = 0; first < count_; first += kWarp) {

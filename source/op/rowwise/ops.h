@@ -199,8 +199,7 @@ struct CurveOps {
   MDOPS_IMPLEMENT_FLOATS(CurveOps, switch_curve, fade_curve)
 
  private:
-  template <class Curve>
-  static Tensor curve(Checked<Device>& in, const Tensor& r, Curve a) {
+  static Tensor curve(Checked<Device>& in, const Tensor& r, auto a) {
     in.take(a.r, "r", r, {kAny, kAny});
     a.count = r.numel();
     Tensor out = in.result(a.out, {r.size(0), r.size(1)});

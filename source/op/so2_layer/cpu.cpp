@@ -153,8 +153,7 @@ class MessagesByNodes {
     return used;
   }
 
-  template <class Work>
-  void each_piece(const Work& work) const {
+  void each_piece(const auto& work) const {
     struct Use;
     Piece counted{};
     const int64_t bytes = lay_out(counted, nullptr);
@@ -254,8 +253,7 @@ class MessagesByNodes {
     MDOPS_RUN(frame_gradients_of, frames, given_.degree, 0, piece.edges);
   }
 
-  template <class Work>
-  void each_edge_of_no_node(const Work& work) const {
+  void each_edge_of_no_node(const auto& work) const {
     for (int64_t e = 0; e < given_.shape.edges; ++e)
       if (given_.of_center.index[e] < 0) work(e);
   }

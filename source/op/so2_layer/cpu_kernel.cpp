@@ -119,8 +119,7 @@ struct FetchingRows {
   NextRows<T>* next;
 
   FetchingRows from(int64_t row) const { return {rows.from(row), next}; }
-  template <class Work>
-  MDOPS_HD void each(int64_t depth, const Work& work) const {
+  MDOPS_HD void each(int64_t depth, const auto& work) const {
     rows.each(depth, [&](const T* column, int64_t stride) __attribute__((always_inline)) {
       next->fetch_line();
       work(column, stride);
@@ -213,8 +212,7 @@ class Block {
   }
 
   // end(edge, column, vector, its valid lanes) for rows times a matrix with `columns` columns.
-  template <class End>
-  void product(const ByRow<T>& x, int64_t depth, const Panels<T>& weights, int64_t columns, const End& end) {
+  void product(const ByRow<T>& x, int64_t depth, const Panels<T>& weights, int64_t columns, const auto& end) {
     gemm_to(count_, depth, FetchingRows<T>{x, &next_}, weights,
             [&](int64_t e, int64_t column, const V& z) __attribute__((always_inline)) {
               with_lanes<T>(std::min<int64_t>(kLanes<T>, columns - column),
@@ -223,8 +221,7 @@ class Block {
   }
 
   // end(edge, a vector's offset in rows, that within its sign, vector, lanes) for z_- and z_+.
-  template <class End>
-  void multiply_signs(const T* x, const End& end) {
+  void multiply_signs(const T* x, const auto& end) {
     const T *const negative = x + middle_, *const positive = negative + side_;
     for (int64_t e = 0; e < count_; ++e)
       for (int64_t k = 0; k < side_; ++k)

@@ -253,8 +253,7 @@ class LayersTile {
   static __device__ __forceinline__ float4 sigmoids(const float4& a) {
     return {sigmoid_fast(a.x), sigmoid_fast(a.y), sigmoid_fast(a.z), sigmoid_fast(a.w)};
   }
-  template <class F>
-  static __device__ __forceinline__ void each(int begin, int end, const F& f) {
+  static __device__ __forceinline__ void each(int begin, int end, const auto& f) {
 #pragma unroll
     for (int piece = begin; piece < end; ++piece)
 #pragma unroll
@@ -415,8 +414,7 @@ class LayersTile {
     __device__ __forceinline__ const float4 (&operator[](int d) const)[2] { return x[d - kFirst]; }
   };
   // Calls f for all degrees, as constants.
-  template <class F>
-  static __device__ __forceinline__ void each_degree(const F& f) {
+  static __device__ __forceinline__ void each_degree(const auto& f) {
     static_assert(kOwnDegrees == 2);
     f.template operator()<2>();
     f.template operator()<1>();
@@ -449,8 +447,7 @@ class LayersTile {
     return {t * x.x, t * x.y, t * x.z, t * x.w};
   }
   // Calls f(index of K[k, o], row k, row o) for an edge's mixture (order_mix/order_mix.h).
-  template <class F>
-  static __device__ __forceinline__ void each_mixed(const F& f) {
+  static __device__ __forceinline__ void each_mixed(const auto& f) {
     constexpr int kOfMiddle = kOwnDegrees + 1;
     unrolled<kOfMiddle, kOfMiddle>([&](int k, int o) { f(k * kOfMiddle + o, k, o); });
     unrolled<2, kOwnDegrees, kOwnDegrees>([&](int sign, int k, int o) {

@@ -176,8 +176,7 @@ class Tile {
 
  private:
   // Writes value(k, n) of a matrix with `depth` eights of rows and `columns` eights of columns.
-  template <class F>
-  static __device__ __forceinline__ void place(int begin, int depth, int columns, const F& value) {
+  static __device__ __forceinline__ void place(int begin, int depth, int columns, const auto& value) {
     Stored* const to = reinterpret_cast<Stored*>(net_memory()) + begin * kWarp;
     const int t = threadIdx.x % 4, g = threadIdx.x / 4 % 8;
 #pragma unroll 4
@@ -313,8 +312,7 @@ class Tile {
   }
 
   // Calls f(eight, two eights of a U - b V or of a V + b U, slot of their factors).
-  template <class F>
-  __device__ __forceinline__ void sides(Four (&a)[kSide], Four (&b)[kSide], const F& f) const {
+  __device__ __forceinline__ void sides(Four (&a)[kSide], Four (&b)[kSide], const auto& f) const {
 #pragma unroll 1
     for (int begin = 0; begin < kSide; begin += 2) {
       Sum negative[2], positive[2];
@@ -424,8 +422,7 @@ __global__ void __launch_bounds__(tensor_warps(kDegrees) * kWarp, 1)
 }
 
 // Calls f.operator()<degrees>() for `degrees` from 1 to 3.
-template <class F>
-auto with_degrees(int64_t degrees, const F& f) {
+auto with_degrees(int64_t degrees, const auto& f) {
   if (degrees == 1) return f.template operator()<1>();
   if (degrees == 2) return f.template operator()<2>();
   return f.template operator()<3>();

@@ -373,8 +373,7 @@ class WideTile {
     float2 v[2][8];
   };
 
-  template <class F>
-  static __device__ __forceinline__ void each(const F& f) {
+  static __device__ __forceinline__ void each(const auto& f) {
     unrolled<2, 8>([&](int h, int e) { f(h, e); });
   }
 
@@ -394,8 +393,7 @@ class WideTile {
     return found;
   }
   // Calls store(h, column in row row_ + 8 h, f(h, e) and f(h, e + 1) as four numbers).
-  template <class F, class Store>
-  static __device__ __forceinline__ void by_four(const F& f, const Store& store) {
+  static __device__ __forceinline__ void by_four(const auto& f, const auto& store) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -405,8 +403,7 @@ class WideTile {
       }
   }
   // Writes to the block's own memory, which has room for all rows.
-  template <class F>
-  __device__ __forceinline__ void keep(float* array, int width, int column, const F& f) const {
+  __device__ __forceinline__ void keep(float* array, int width, int column, const auto& f) const {
     float* const to = array + row_ * width + 2 * column_ + column;
     by_four(f, [&](int h, int k, const float4& four) {
       *reinterpret_cast<float4*>(to + 8 * h * width + k) = four;
@@ -447,8 +444,7 @@ class WideTile {
     return __half22float2(*reinterpret_cast<const __half2*>(&two));
   }
   // Writes the thread's part x(h, e) of the 64 numbers of s to the group's rows of products.
-  template <class X>
-  __device__ __forceinline__ void place(int unit, const X& x) {
+  __device__ __forceinline__ void place(int unit, const auto& x) {
     sync_group();  // no product still reads the old numbers
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -470,8 +466,7 @@ class WideTile {
     fence_shared();
     sync_group();
   }
-  template <class F>
-  __device__ __forceinline__ void answer(int column, const F& f) const {
+  __device__ __forceinline__ void answer(int column, const auto& f) const {
     float* const to = args_.layer.y + (first_ + row_) * kRow + 2 * column_ + column;
     const bool there[2] = {row_ < count_, row_ + 8 < count_};
     by_four(f, [&](int h, int k, const float4& four) {
@@ -513,8 +508,7 @@ class WideTile {
   }
 
   // Computes the factors of all degrees from s(h, e), and stores them.
-  template <class S>
-  __device__ __forceinline__ void make_factors(const S& s) {
+  __device__ __forceinline__ void make_factors(const auto& s) {
     constexpr int kUnit = kDegrees + 1;  // after the rows of m = 0
     place(kUnit, s);
 #pragma unroll 1
@@ -562,8 +556,7 @@ class WideTile {
     }
   }
   // Forward with gates: s and all factors.
-  template <class S>
-  __device__ __forceinline__ void add_scalars(Own& own, const S& s) {
+  __device__ __forceinline__ void add_scalars(Own& own, const auto& s) {
     if constexpr (kAddsRows) own = addend(0, 0);
     answer(0, [&](int h, int e) { return plus(own.v[h][e], times(s(h, e), sigmoids(s(h, e)))); });
     make_factors(s);
@@ -572,8 +565,7 @@ class WideTile {
   __device__ __forceinline__ void add_before(int l, Own& own) const {
     if constexpr (!kAddsRows) own = addend(l, l * kWideChannels);
   }
-  template <class Z>
-  __device__ __forceinline__ void add_behind(int l, Own& own, const Z& z) const {
+  __device__ __forceinline__ void add_behind(int l, Own& own, const auto& z) const {
     if constexpr (kAddsRows) own = addend(l, l * kWideChannels);
     if constexpr (kGated && !kBack) {
       const Own factors = read(factors_, kSide, (l - 1) * kWideChannels);

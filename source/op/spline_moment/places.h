@@ -47,8 +47,7 @@ struct AbsentNeighbors {
   int type;
   int all_taken = 0;
 
-  template <class Add>
-  MDOPS_HD void of(int t, int within, const Add& add) {
+  MDOPS_HD void of(int t, int within, const auto& add) {
     if (places.absent) {
       if (const int count = places.absent[i * places.ntypes + t]; count != 0) add(t, count);
       return;
@@ -58,15 +57,13 @@ struct AbsentNeighbors {
     if (!places.padding && places.sel[t] != n) add(t, places.sel[t] - n);
   }
 
-  template <class Add>
-  MDOPS_HD void end(const Add& add) const {
+  MDOPS_HD void end(const auto& add) const {
     if (places.absent || !places.padding) return;
     if (const int count = places.empty(all_taken); count > 0) add(places.padding[i], count);
   }
 };
 
-template <class Add>
-MDOPS_HD void Places::each_absent(int64_t i, int type, const int32_t* within, const Add& add) const {
+MDOPS_HD void Places::each_absent(int64_t i, int type, const int32_t* within, const auto& add) const {
   AbsentNeighbors neighbors{*this, i, type};
   for (int t = 0; t < ntypes; ++t) neighbors.of(t, within[t], add);
   neighbors.end(add);

@@ -118,8 +118,7 @@ struct Features {
   const FittingShape& net;
   const NetWeights<T>& weights;
 
-  template <class Work>
-  void each(const Work& work) const {
+  void each(const auto& work) const {
     each_group(net, kGroup, [&](const Group& group, int64_t before) {
       work(group, before, group_weights(net, weights, group));
     });

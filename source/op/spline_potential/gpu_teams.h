@@ -52,8 +52,7 @@ struct TeamMemories {
     return Memory(shared, team.number * team.size + rank, p);
   }
   // sum(k) <- the sum over the warps of term(memory, k), for all k < count. To be called after a team.sync().
-  template <class Term, class Sum>
-  __device__ __forceinline__ void add_up(int count, const Term& term, const Sum& sum) const {
+  __device__ __forceinline__ void add_up(int count, const auto& term, const auto& sum) const {
     for (int k = team.thread(); k < count; k += team.threads()) {
       float4 x[kMostTeam];
 #pragma unroll
