@@ -9,9 +9,8 @@
 namespace mdops {
 
 // Converts them for kernels, and returns the number of atoms.
-int64_t take_descriptor(auto& in, auto& a, const bool*& mask, const Tensor& displacements,
-                        const Tensor& counts, const Tensor& types, const Tensor& std, const Tensor& pair_mask,
-                        double cutoff, double cutoff_smooth, double protection) {
+int64_t take_descriptor(auto& in, auto& a, const bool*& mask, Input displacements, Input counts, Input types,
+                        Input std, Input pair_mask, double cutoff, double cutoff_smooth, double protection) {
   in.take(a.displacements, "displacements", displacements, {kAny, kAny, 3});
   const int64_t atoms = displacements.size(0);
   in.take(a.counts, "counts", counts, {atoms, kAny});

@@ -20,8 +20,8 @@ struct SystemInputs {
   ThermostatArgs baths{};
   Tensor eta, eta_momenta;  // after the step
 
-  SystemInputs(auto& in, const Tensor& batch, const Tensor& eta_before, const Tensor& momenta_before,
-               const Tensor& freedom, double dt, double kT, double tau) {
+  SystemInputs(auto& in, Input batch, Input eta_before, Input momenta_before, Input freedom, double dt,
+               double kT, double tau) {
     in.take(sorted.batch, "batch", batch, {kAny});
     in.take(baths.eta, "eta", eta_before, {kAny, kAny});
     atoms = batch.size(0), systems = eta_before.size(0), links = eta_before.size(1);
@@ -61,7 +61,7 @@ struct FirstHalfInputs {
   FirstHalfArgs args{};
   Tensor positions, momenta;  // after it
 
-  FirstHalfInputs(auto& in, const SystemInputs& s, const Tensor& noise, double dt, double kT, double keep) {
+  FirstHalfInputs(auto& in, const SystemInputs& s, Input noise, double dt, double kT, double keep) {
     in.take(args.noise, "noise", noise, {kAny, 3});
     if (noise.size(0) != 0 && noise.size(0) != s.atoms)
       fail(in.op, "argument `noise` has ", noise.size(0), " rows, expected ", s.atoms, ", or none");
@@ -74,8 +74,7 @@ struct FirstHalfInputs {
     momenta = in.result(args.new_momenta, {s.atoms, 3});
   }
 
-  void take_atoms(auto& in, int64_t atoms, const Tensor& x, const Tensor& p, const Tensor& forces,
-                  const Tensor& inverse_mass) {
+  void take_atoms(auto& in, int64_t atoms, Input x, Input p, Input forces, Input inverse_mass) {
     in.take(args.positions, "positions", x, {atoms, 3});
     in.take(args.momenta, "momenta", p, {atoms, 3});
     in.take(args.forces, "forces", forces, {atoms, 3});
@@ -90,10 +89,9 @@ struct SecondHalfInputs {
   SystemResults results{};
   Tensor momenta, scale, kinetic, energy, tally;  // after it
 
-  SecondHalfInputs(auto& in, const SystemInputs& s, const Tensor& positions, const Tensor& reference,
-                   const Tensor& momenta_before, const Tensor& forces, const Tensor& inverse_mass,
-                   const Tensor& atom_energy, const Tensor& nearest, const Tensor& within, const Tensor& sel,
-                   const Tensor& tally_before, double dt) {
+  SecondHalfInputs(auto& in, const SystemInputs& s, Input positions, Input reference, Input momenta_before,
+                   Input forces, Input inverse_mass, Input atom_energy, Input nearest, Input within,
+                   Input sel, Input tally_before, double dt) {
     in.take(half.positions, "positions", positions, {s.atoms, 3});
     in.take(half.reference, "reference", reference, {s.atoms, 3});
     in.take(half.momenta, "momenta", momenta_before, {s.atoms, 3});
@@ -117,9 +115,8 @@ struct CellInputs {
   CellArgs args{};
   Tensor momenta, xi, xi_momenta;  // after the step
 
-  CellInputs(auto& in, const SystemInputs& s, const Tensor& virial, const Tensor& cell,
-             const Tensor& momenta_before, const Tensor& xi_before, const Tensor& xi_momenta_before,
-             const Tensor& inertia, const Barostat& barostat) {
+  CellInputs(auto& in, const SystemInputs& s, Input virial, Input cell, Input momenta_before, Input xi_before,
+             Input xi_momenta_before, Input inertia, const Barostat& barostat) {
     in.take(args.virial, "virial", virial, {s.systems, 3, 3});
     in.take(args.cell, "cell", cell, {s.systems, 3, 3});
     in.take(args.momenta, "cell_momenta", momenta_before, {s.systems, 6});

@@ -10,11 +10,9 @@ template <class Device>
 struct DynamicsOps {
   using In = Checked<Device>;
 
-  static Outputs<4> begin_step(In& in, const Tensor& positions, const Tensor& momenta, const Tensor& forces,
-                               const Tensor& inverse_mass, const Tensor& batch, const Tensor& scale,
-                               const Tensor& kinetic, const Tensor& eta, const Tensor& eta_momenta,
-                               const Tensor& freedom, const Tensor& noise, double dt, double kT, double tau,
-                               double keep) {
+  static Outputs<4> begin_step(In& in, Input positions, Input momenta, Input forces, Input inverse_mass,
+                               Input batch, Input scale, Input kinetic, Input eta, Input eta_momenta,
+                               Input freedom, Input noise, double dt, double kT, double tau, double keep) {
     const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
     FirstHalfInputs begin(in, s, noise, dt, kT, keep);
     begin.take_atoms(in, s.atoms, positions, momenta, forces, inverse_mass);
@@ -25,11 +23,10 @@ struct DynamicsOps {
     return {begin.positions, begin.momenta, s.eta, s.eta_momenta};
   }
 
-  static Outputs<7> end_step(In& in, const Tensor& positions, const Tensor& reference, const Tensor& momenta,
-                             const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
-                             const Tensor& atom_energy, const Tensor& nearest, const Tensor& within,
-                             const Tensor& sel, const Tensor& eta, const Tensor& eta_momenta,
-                             const Tensor& freedom, const Tensor& tally, double dt, double kT, double tau) {
+  static Outputs<7> end_step(In& in, Input positions, Input reference, Input momenta, Input forces,
+                             Input inverse_mass, Input batch, Input atom_energy, Input nearest, Input within,
+                             Input sel, Input eta, Input eta_momenta, Input freedom, Input tally, double dt,
+                             double kT, double tau) {
     const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
     return in.for_type_of(nearest, [&]<class Real>(Real) -> Outputs<7> {
       const SecondHalfInputs<Real> end(in, s, positions, reference, momenta, forces, inverse_mass,
@@ -42,12 +39,10 @@ struct DynamicsOps {
   }
 
   // The first half begins with the results of the second.
-  static Outputs<11> next_step(In& in, const Tensor& positions, const Tensor& reference,
-                               const Tensor& momenta, const Tensor& forces, const Tensor& inverse_mass,
-                               const Tensor& batch, const Tensor& atom_energy, const Tensor& nearest,
-                               const Tensor& within, const Tensor& sel, const Tensor& eta,
-                               const Tensor& eta_momenta, const Tensor& freedom, const Tensor& tally,
-                               const Tensor& noise, double dt, double kT, double tau, double keep) {
+  static Outputs<11> next_step(In& in, Input positions, Input reference, Input momenta, Input forces,
+                               Input inverse_mass, Input batch, Input atom_energy, Input nearest,
+                               Input within, Input sel, Input eta, Input eta_momenta, Input freedom,
+                               Input tally, Input noise, double dt, double kT, double tau, double keep) {
     const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
     SystemInputs then = s;
     then.baths.eta = s.baths.new_eta, then.baths.p = s.baths.new_p;
@@ -68,12 +63,10 @@ struct DynamicsOps {
     });
   }
 
-  static Outputs<9> begin_cell_step(In& in, const Tensor& positions, const Tensor& momenta,
-                                    const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
-                                    const Tensor& scale, const Tensor& flow, const Tensor& virial,
-                                    const Tensor& cell, const Tensor& cell_momenta, const Tensor& xi,
-                                    const Tensor& xi_momenta, const Tensor& eta, const Tensor& eta_momenta,
-                                    const Tensor& freedom, const Tensor& inertia, double dt, double kT,
+  static Outputs<9> begin_cell_step(In& in, Input positions, Input momenta, Input forces, Input inverse_mass,
+                                    Input batch, Input scale, Input flow, Input virial, Input cell,
+                                    Input cell_momenta, Input xi, Input xi_momenta, Input eta,
+                                    Input eta_momenta, Input freedom, Input inertia, double dt, double kT,
                                     double tau, double pressure, double period, bool flexible) {
     const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
     const CellInputs cells(in, s, virial, cell, cell_momenta, xi, xi_momenta, inertia,
@@ -101,15 +94,13 @@ struct DynamicsOps {
             cells.xi_momenta, s.eta,       s.eta_momenta, moves};
   }
 
-  static Outputs<11> end_cell_step(In& in, const Tensor& positions, const Tensor& reference,
-                                   const Tensor& momenta, const Tensor& forces, const Tensor& inverse_mass,
-                                   const Tensor& batch, const Tensor& atom_energy, const Tensor& nearest,
-                                   const Tensor& within, const Tensor& sel, const Tensor& moves,
-                                   const Tensor& reference_cell, const Tensor& virial, const Tensor& cell,
-                                   const Tensor& cell_momenta, const Tensor& xi, const Tensor& xi_momenta,
-                                   const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom,
-                                   const Tensor& inertia, const Tensor& tally, double dt, double kT,
-                                   double tau, double pressure, double period, double cutoff, bool flexible) {
+  static Outputs<11> end_cell_step(In& in, Input positions, Input reference, Input momenta, Input forces,
+                                   Input inverse_mass, Input batch, Input atom_energy, Input nearest,
+                                   Input within, Input sel, Input moves, Input reference_cell, Input virial,
+                                   Input cell, Input cell_momenta, Input xi, Input xi_momenta, Input eta,
+                                   Input eta_momenta, Input freedom, Input inertia, Input tally, double dt,
+                                   double kT, double tau, double pressure, double period, double cutoff,
+                                   bool flexible) {
     const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
     const CellInputs cells(in, s, virial, cell, cell_momenta, xi, xi_momenta, inertia,
                            {dt, kT, pressure, period, flexible});

@@ -13,7 +13,7 @@ namespace mdops {
 
 // A pair list whose slots are ordered by type.
 template <class T>
-SlotArgs<T> take_slots(auto& in, const Tensor& displacements, const Tensor& counts, const Tensor& types, T) {
+SlotArgs<T> take_slots(auto& in, Input displacements, Input counts, Input types, T) {
   SlotArgs<T> list{};
   in.take(list.displacements, "displacements", displacements, {kAny, kAny, 3});
   list.atoms = displacements.size(0), list.width = displacements.size(1);
@@ -32,8 +32,8 @@ inline void check_finite_cutoff(const Op& op, double cutoff) {
 }
 
 template <class T>
-RowListArgs<T> take_row_list(auto& in, const Tensor& displacements, const Tensor& counts, const Tensor& types,
-                             const Tensor& pair_mask, const Tensor& zeroed, double cutoff) {
+RowListArgs<T> take_row_list(auto& in, Input displacements, Input counts, Input types, Input pair_mask,
+                             Input zeroed, double cutoff) {
   const T c = static_cast<T>(cutoff);
   RowListArgs<T> a{take_slots(in, displacements, counts, types, T{}), nullptr, nullptr, c * c};
   in.take(a.pair_mask, "pair_mask", pair_mask, {a.list.ntypes, a.list.ntypes});
@@ -44,10 +44,9 @@ RowListArgs<T> take_row_list(auto& in, const Tensor& displacements, const Tensor
 
 // Slots that are rows, and constants of their numbers.
 template <class T>
-EnvironmentRowsArgs<T> take_environment_rows(auto& in, const Tensor& displacements, const Tensor& slots,
-                                             const Tensor& counts, const Tensor& types, const Tensor& mean,
-                                             const Tensor& std, double cutoff, double cutoff_smooth,
-                                             double protection, int64_t rows) {
+EnvironmentRowsArgs<T> take_environment_rows(auto& in, Input displacements, Input slots, Input counts,
+                                             Input types, Input mean, Input std, double cutoff,
+                                             double cutoff_smooth, double protection, int64_t rows) {
   EnvironmentRowsArgs<T> a{take_slots(in, displacements, counts, types, T{})};
   const int64_t all = a.list.atoms * a.list.width;
   in.take(a.slots, "slots", slots, {all});
@@ -70,8 +69,8 @@ Outputs<3> row_results(auto& in, int64_t rows, EnvironmentRows<T>& out) {
           in.result(out.directions, {rows, 3})};
 }
 template <class T>
-void take_row_gradients(auto& in, int64_t rows, EnvironmentRows<T, const T*>& grad, const Tensor& environment,
-                        const Tensor& switches, const Tensor& directions) {
+void take_row_gradients(auto& in, int64_t rows, EnvironmentRows<T, const T*>& grad, Input environment,
+                        Input switches, Input directions) {
   in.take(grad.environment, "grad_environment", environment, {rows, 4});
   in.take(grad.switches, "grad_switch", switches, {rows});
   in.take(grad.directions, "grad_directions", directions, {rows, 3});

@@ -8,9 +8,8 @@ namespace mdops {
 
 template <class Device, class T>
 struct RowListOps {
-  static Outputs<5> neighbor_rows(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                                  const Tensor& types, const Tensor& pair_mask, const Tensor& zeroed,
-                                  double cutoff) {
+  static Outputs<5> neighbor_rows(Checked<Device>& in, Input displacements, Input counts, Input types,
+                                  Input pair_mask, Input zeroed, double cutoff) {
     const auto a = take_row_list<T>(in, displacements, counts, types, pair_mask, zeroed, cutoff);
     const int64_t atoms = a.list.atoms;
     RowListResults<T> out;
@@ -27,9 +26,8 @@ struct RowListOps {
 
 template <class Device, class T>
 struct SplineRowsOps {
-  static SplineRowsArgs<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& slots,
-                                     const Tensor& counts, const Tensor& types, const Tensor& mean,
-                                     const Tensor& std, const Tensor& table, double cutoff,
+  static SplineRowsArgs<T> arguments(Checked<Device>& in, Input displacements, Input slots, Input counts,
+                                     Input types, Input mean, Input std, Input table, double cutoff,
                                      double cutoff_smooth, double protection, double s_max, double grading,
                                      int64_t rows, bool gated) {
     SplineRowsArgs<T> a{take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff,
@@ -53,9 +51,8 @@ struct SplineRowsOps {
     return {environment, switches, directions, g};
   }
 
-  static Tensor spline_rows_backward(Checked<Device>& in, SplineRowsArgs<T>& a,
-                                     const Tensor& grad_environment, const Tensor& grad_switch,
-                                     const Tensor& grad_directions, const Tensor& grad_g) {
+  static Tensor spline_rows_backward(Checked<Device>& in, SplineRowsArgs<T>& a, Input grad_environment,
+                                     Input grad_switch, Input grad_directions, Input grad_g) {
     SplineRows<T, const T*> grad;
     take_row_gradients(in, a.rows, grad, grad_environment, grad_switch, grad_directions);
     in.take(grad.g, "grad_g", grad_g, {a.rows, a.channels});
@@ -70,9 +67,8 @@ struct SplineRowsOps {
 
 template <class Device, class T>
 struct EnvironmentRowsOps {
-  static EnvironmentRowsArgs<T> arguments(Checked<Device>& in, const Tensor& displacements,
-                                          const Tensor& slots, const Tensor& counts, const Tensor& types,
-                                          const Tensor& mean, const Tensor& std, double cutoff,
+  static EnvironmentRowsArgs<T> arguments(Checked<Device>& in, Input displacements, Input slots, Input counts,
+                                          Input types, Input mean, Input std, double cutoff,
                                           double cutoff_smooth, double protection, int64_t rows) {
     return take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
                                     protection, rows);
@@ -88,8 +84,7 @@ struct EnvironmentRowsOps {
   }
 
   static Tensor environment_rows_backward(Checked<Device>& in, EnvironmentRowsArgs<T>& a,
-                                          const Tensor& grad_environment, const Tensor& grad_switch,
-                                          const Tensor& grad_directions) {
+                                          Input grad_environment, Input grad_switch, Input grad_directions) {
     EnvironmentRows<T, const T*> grad;
     take_row_gradients(in, a.rows, grad, grad_environment, grad_switch, grad_directions);
     T* by_d;
@@ -99,10 +94,8 @@ struct EnvironmentRowsOps {
   }
 
   static Outputs<4> environment_rows_backward_backward(Checked<Device>& in, EnvironmentRowsArgs<T>& a,
-                                                       const Tensor& direction,
-                                                       const Tensor& grad_environment,
-                                                       const Tensor& grad_switch,
-                                                       const Tensor& grad_directions) {
+                                                       Input direction, Input grad_environment,
+                                                       Input grad_switch, Input grad_directions) {
     EnvironmentRows<T, const T*> grad;
     take_row_gradients(in, a.rows, grad, grad_environment, grad_switch, grad_directions);
     const T* u;
@@ -128,10 +121,9 @@ struct HarmonicRowsOps {
     int components() const { return components_to(degree); }
   };
 
-  static Given arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& slots,
-                         const Tensor& counts, const Tensor& types, const Tensor& mean, const Tensor& std,
-                         double cutoff, double cutoff_smooth, double protection, int64_t rows,
-                         int64_t degree) {
+  static Given arguments(Checked<Device>& in, Input displacements, Input slots, Input counts, Input types,
+                         Input mean, Input std, double cutoff, double cutoff_smooth, double protection,
+                         int64_t rows, int64_t degree) {
     if (degree < 2 || degree > kMostDegrees)
       fail(in.op, "argument `degree` is ", degree, ", expected 2 to ", kMostDegrees);
     return {take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff,
@@ -146,7 +138,7 @@ struct HarmonicRowsOps {
     return out;
   }
 
-  static Tensor harmonic_rows_backward(Checked<Device>& in, Given& a, const Tensor& grad) {
+  static Tensor harmonic_rows_backward(Checked<Device>& in, Given& a, Input grad) {
     const T* of_rows;
     in.take(of_rows, "grad", grad, {a.rows, a.components()});
     T* by_d;
@@ -155,8 +147,8 @@ struct HarmonicRowsOps {
     return out;
   }
 
-  static Outputs<2> harmonic_rows_backward_backward(Checked<Device>& in, Given& a, const Tensor& direction,
-                                                    const Tensor& grad) {
+  static Outputs<2> harmonic_rows_backward_backward(Checked<Device>& in, Given& a, Input direction,
+                                                    Input grad) {
     const T *of_rows, *u;
     in.take(of_rows, "grad", grad, {a.rows, a.components()});
     in.take(u, "direction", direction, {a.list.atoms, a.list.width, 3});
@@ -173,11 +165,9 @@ struct HarmonicRowsOps {
 
 template <class Device, class T>
 struct RowMomentOps {
-  using Optional = std::optional<Tensor>;
-
-  static RowMomentArgs<T> arguments(Checked<Device>& in, const Tensor& environment, const Tensor& g,
-                                    const Tensor& offsets, bool leaves_rest, const Optional& index,
-                                    const Optional& order, const Optional& node_offsets) {
+  static RowMomentArgs<T> arguments(Checked<Device>& in, Input environment, Input g, Input offsets,
+                                    bool leaves_rest, const Optional& index, const Optional& order,
+                                    const Optional& node_offsets) {
     RowMomentArgs<T> a{};
     in.take(a.environment, "environment", environment, {kAny, kAny});
     a.rows = environment.size(0), a.components = static_cast<int>(environment.size(1));
@@ -207,7 +197,7 @@ struct RowMomentOps {
     return out;
   }
 
-  static Outputs<2> row_moments_backward(Checked<Device>& in, RowMomentArgs<T>& a, const Tensor& grad) {
+  static Outputs<2> row_moments_backward(Checked<Device>& in, RowMomentArgs<T>& a, Input grad) {
     const T* of_moments;
     in.take(of_moments, "grad", grad, {a.atoms, a.components, a.channels});
     T *environment, *g;

@@ -264,7 +264,7 @@ class MessagesByNodes {
   const int64_t row_, columns_, matrix_, numbers_;  // numbers: of a mixture
   int64_t layer_scratch_ = 0, moment_scratch_ = 0, most_edges_ = 0;
   std::vector<int64_t> pieces_;  // the first node of each, and the end
-  std::vector<Tensor> layers_;   // packed weights
+  Tensors layers_;               // packed weights
   Tensor end_;
   T *room_ = nullptr, *by_rows_ = nullptr, *mixed_ = nullptr;
 };

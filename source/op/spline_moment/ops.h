@@ -22,7 +22,7 @@ struct SplineMomentOps {
       this->grid = spline_grid<T>(intervals, s_max, grading);
     }
     // A gradient of moments, whose shape gives the intervals.
-    const T* take_gradient(Checked<Device>& in, const Tensor& grad) {
+    const T* take_gradient(Checked<Device>& in, Input grad) {
       const T* found;
       in.take(found, "grad", grad, {atoms, this->ntypes, kAny, this->columns()});
       take_intervals(in.op, grad.size(2) - 5);
@@ -30,10 +30,9 @@ struct SplineMomentOps {
     }
   };
 
-  static Given arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                         const Tensor& types, const Tensor& mean, const Tensor& std, const Tensor& pair_mask,
-                         double cutoff, double cutoff_smooth, double protection, double s_max, double grading,
-                         bool radial, bool gated) {
+  static Given arguments(Checked<Device>& in, Input displacements, Input counts, Input types, Input mean,
+                         Input std, Input pair_mask, double cutoff, double cutoff_smooth, double protection,
+                         double s_max, double grading, bool radial, bool gated) {
     Given a{};
     a.atoms = take_descriptor(in, a, a.places.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
                               cutoff_smooth, protection);
@@ -44,12 +43,10 @@ struct SplineMomentOps {
     return a;
   }
 
-  static Outputs<3> spline_moment(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                                  const Tensor& types, const Tensor& mean, const Tensor& std,
-                                  const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                                  const Tensor& padding, double cutoff, double cutoff_smooth,
-                                  double protection, double s_max, double grading, int64_t intervals,
-                                  bool radial, bool gated) {
+  static Outputs<3> spline_moment(Checked<Device>& in, Input displacements, Input counts, Input types,
+                                  Input mean, Input std, Input pair_mask, Input zeroed, Input sel,
+                                  Input padding, double cutoff, double cutoff_smooth, double protection,
+                                  double s_max, double grading, int64_t intervals, bool radial, bool gated) {
     auto a = arguments(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
                        protection, s_max, grading, radial, gated);
     a.take_intervals(in.op, intervals);
@@ -63,13 +60,12 @@ struct SplineMomentOps {
     return {moments, within, nearest};
   }
 
-  static Tensor spline_moment_backward(Checked<Device>& in, Given& a, const Tensor& grad) {
+  static Tensor spline_moment_backward(Checked<Device>& in, Given& a, Input grad) {
     return pulled(in, a, nullptr, a.take_gradient(in, grad));
   }
 
-  static Tensor spline_moment_jvp(Checked<Device>& in, const Tensor& tangent, const Tensor& displacements,
-                                  const Tensor& counts, const Tensor& types, const Tensor& mean,
-                                  const Tensor& std, const Tensor& pair_mask, double cutoff,
+  static Tensor spline_moment_jvp(Checked<Device>& in, Input tangent, Input displacements, Input counts,
+                                  Input types, Input mean, Input std, Input pair_mask, double cutoff,
                                   double cutoff_smooth, double protection, double s_max, double grading,
                                   int64_t intervals, bool radial, bool gated) {
     auto a = arguments(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
@@ -83,7 +79,7 @@ struct SplineMomentOps {
     return result;
   }
 
-  static Tensor spline_moment_hvp(Checked<Device>& in, Given& a, const Tensor& tangent, const Tensor& grad) {
+  static Tensor spline_moment_hvp(Checked<Device>& in, Given& a, Input tangent, Input grad) {
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
     return pulled(in, a, along, a.take_gradient(in, grad));
