@@ -393,10 +393,7 @@ void ExtraDescriptors<T>::backward(int64_t thread, const int32_t* ids, int64_t c
   }
 }
 
-template struct Block<float>;
-template struct Block<double>;
-template class ExtraDescriptors<float>;
-template class ExtraDescriptors<double>;
+MDOPS_INSTANTIATE_CLASSES(Block, ExtraDescriptors)
 MDOPS_INSTANTIATE(make_extra_descriptor)
 
 }  // namespace mdops::core

@@ -195,9 +195,6 @@ void GpuExtraDescriptors<T>::checkers(std::vector<const StepChecker*>& to) const
   for (const auto& part : parts_) to.push_back(&part->checker);
 }
 
-template class GpuExtraDescriptor<float>;
-template class GpuExtraDescriptor<double>;
-template class GpuExtraDescriptors<float>;
-template class GpuExtraDescriptors<double>;
+MDOPS_INSTANTIATE_CLASSES(GpuExtraDescriptor, GpuExtraDescriptors)
 
 }  // namespace mdops::core

@@ -22,8 +22,7 @@ struct mdops_model {
 
 namespace {
 
-using mdops::core::Error;
-using mdops::core::Model;
+using mdops::core::Error, mdops::core::Model;
 
 thread_local char message[2048] = "";
 

@@ -258,6 +258,5 @@ void run_angle_end_gradients(const Gpu& gpu, const AngleEndsArgs<T>& args) {
 }  // namespace mdops::gpu_angle_ends
 
 namespace mdops {
-using gpu_angle_ends::run_angle_end_gradients;
-using gpu_angle_ends::run_angle_ends;
+using gpu_angle_ends::run_angle_end_gradients, gpu_angle_ends::run_angle_ends;
 }  // namespace mdops

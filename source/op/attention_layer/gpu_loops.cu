@@ -8,8 +8,7 @@
 namespace mdops {
 
 using namespace gpu_attention_layer;
-using gpu_attention::kPrepareBlocks;
-using gpu_attention::TensorArgs;
+using gpu_attention::kPrepareBlocks, gpu_attention::TensorArgs;
 
 namespace {
 

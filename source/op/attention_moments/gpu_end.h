@@ -12,12 +12,8 @@
 
 namespace mdops::gpu_attention_moments {
 
-using gpu_attention_layer::column_of;
-using gpu_attention_layer::FeatureRows;
-using gpu_attention_layer::kGroup;
-using gpu_attention_layer::kRowWarps;
-using gpu_attention_layer::kWidestRow;
-using gpu_attention_layer::row_of;
+using gpu_attention_layer::column_of, gpu_attention_layer::FeatureRows, gpu_attention_layer::kGroup,
+    gpu_attention_layer::kRowWarps, gpu_attention_layer::kWidestRow, gpu_attention_layer::row_of;
 
 constexpr int kEndWarps = 12, kEndThreads = kEndWarps * kWarp;
 constexpr int kTeam = 2, kTeams = kEndWarps / kTeam;  // warps that share an atom, and teams of a block

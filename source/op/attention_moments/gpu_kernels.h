@@ -15,28 +15,14 @@
 
 namespace mdops::gpu_attention_moments {
 
-using gpu_attention_layer::add_product;
-using gpu_attention_layer::ask_for_rows;
-using gpu_attention_layer::block_numbers;
-using gpu_attention_layer::BlockNumbers;
-using gpu_attention_layer::each_group;
-using gpu_attention_layer::Factor;
-using gpu_attention_layer::fill_columns;
-using gpu_attention_layer::fill_factor;
-using gpu_attention_layer::kRowThreads;
-using gpu_attention_layer::lengthen;
-using gpu_attention_layer::load_numbers;
-using gpu_attention_layer::load_rows;
-using gpu_attention_layer::Operands;
-using gpu_attention_layer::Parts;
-using gpu_attention_layer::Rows;
-using gpu_attention_layer::rows_of_atoms;
-using gpu_attention_layer::RowShape;
-using gpu_attention_layer::shorten;
-using gpu_attention_layer::store_numbers;
-using gpu_attention_layer::store_rows;
-using gpu_attention_layer::sum_rows;
-using gpu_attention_layer::with_columns;
+using gpu_attention_layer::add_product, gpu_attention_layer::ask_for_rows, gpu_attention_layer::block_numbers,
+    gpu_attention_layer::BlockNumbers, gpu_attention_layer::each_group, gpu_attention_layer::Factor,
+    gpu_attention_layer::fill_columns, gpu_attention_layer::fill_factor, gpu_attention_layer::kRowThreads,
+    gpu_attention_layer::lengthen, gpu_attention_layer::load_numbers, gpu_attention_layer::load_rows,
+    gpu_attention_layer::Operands, gpu_attention_layer::Parts, gpu_attention_layer::Rows,
+    gpu_attention_layer::rows_of_atoms, gpu_attention_layer::RowShape, gpu_attention_layer::shorten,
+    gpu_attention_layer::store_numbers, gpu_attention_layer::store_rows, gpu_attention_layer::sum_rows,
+    gpu_attention_layer::with_columns;
 
 // Full rows of 16 U columns.
 template <int U>

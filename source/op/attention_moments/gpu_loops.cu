@@ -8,19 +8,15 @@
 namespace mdops {
 
 using namespace gpu_attention_moments;
-using gpu_attention::kPrepareBlocks;
-using gpu_attention::TensorArgs;
+using gpu_attention::kPrepareBlocks, gpu_attention::TensorArgs;
 
 namespace {
 
 constexpr int kParts = 2;              // of a number, for the accuracy of float32's products
 constexpr int kJoinBlocks = 2;         // per multiprocessor, for `join_kernel`
 constexpr int kNarrow = 2, kWide = 4;  // units of 16 columns of a layer
-using gpu_attention_layer::kGroup;
-using gpu_attention_layer::kMany;
-using gpu_attention_layer::kMost;
-using gpu_attention_layer::kRowWarps;
-using gpu_attention_layer::kSome;
+using gpu_attention_layer::kGroup, gpu_attention_layer::kMany, gpu_attention_layer::kMost,
+    gpu_attention_layer::kRowWarps, gpu_attention_layer::kSome;
 
 // Calls work<I>() for a layer of 16 I columns.
 void with_columns_of(int64_t columns, const auto& work) {

@@ -8,13 +8,9 @@
 #include "edge_rotation/edge_rotation.h"
 #include "graph/gpu_rows.h"
 
-namespace mdops {
+namespace mdops::gpu_rotation {
 
-namespace gpu_rotation {
-
-using gpu_graph_rows::all_of;
-using gpu_graph_rows::node_row;
-using gpu_graph_rows::row_at;
+using gpu_graph_rows::all_of, gpu_graph_rows::node_row, gpu_graph_rows::row_at;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
@@ -418,8 +414,8 @@ void run_rotation(const Gpu& gpu, const RotateOuterArgs<T>& args) {
   });
 }
 
-}  // namespace gpu_rotation
+}  // namespace mdops::gpu_rotation
 
+namespace mdops {
 using gpu_rotation::run_rotation;
-
 }  // namespace mdops

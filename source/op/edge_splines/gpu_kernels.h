@@ -7,9 +7,7 @@
 
 namespace mdops::gpu_edge_splines {
 
-using gpu_graph_rows::all_of;
-using gpu_graph_rows::kThreads;
-using gpu_graph_rows::Place;
+using gpu_graph_rows::all_of, gpu_graph_rows::kThreads, gpu_graph_rows::Place;
 
 template <class T, int size>
 __device__ __forceinline__ Vector<T, size> value_at(const EdgeSpline<T>& spline, int64_t functions,

@@ -6,9 +6,7 @@
 #include "common/vector.h"
 #include "edge_update/edge_update.h"
 
-namespace mdops {
-
-namespace gpu_edge_update {
+namespace mdops::gpu_edge_update {
 
 constexpr int kThreads = 256;
 
@@ -129,9 +127,8 @@ void run_edge_update_gradients(const Gpu& gpu, const EdgeUpdateArgs<T>& args) {
   launch_rows<ByMessage>(gpu, args.rows, args);
 }
 
-}  // namespace gpu_edge_update
+}  // namespace mdops::gpu_edge_update
 
-using gpu_edge_update::run_edge_update;
-using gpu_edge_update::run_edge_update_gradients;
-
+namespace mdops {
+using gpu_edge_update::run_edge_update, gpu_edge_update::run_edge_update_gradients;
 }  // namespace mdops

@@ -21,9 +21,7 @@
 #define MDOPS_UNROLL_ANGLES _Pragma("GCC unroll 8")
 #endif
 
-namespace mdops {
-
-namespace grid_angles {
+namespace mdops::grid_angles {
 
 template <int L>
 struct Grid {
@@ -295,6 +293,4 @@ MDOPS_HD void add_product(const T* a, const T* b, const T* out, const U& u, cons
   }
 }
 
-}  // namespace grid_angles
-
-}  // namespace mdops
+}  // namespace mdops::grid_angles

@@ -4,8 +4,7 @@
 #include "common/panels.h"
 #include "grid_product/angles.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -154,9 +153,6 @@ void grid_atoms(const GridArgs<T>& args, int64_t from, int64_t to, const void* p
   atoms_of(args, from, to, packed, static_cast<T*>(scratch));
 }
 
-MDOPS_INSTANTIATE(grid_sizes)
-MDOPS_INSTANTIATE(grid_pack)
-MDOPS_INSTANTIATE(grid_atoms)
+MDOPS_INSTANTIATE(grid_sizes, grid_pack, grid_atoms)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

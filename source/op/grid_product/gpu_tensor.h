@@ -19,9 +19,7 @@
 #include "gemm/gpu_parts.h"
 #include "grid_product/grid_product.h"
 
-namespace mdops {
-
-namespace gpu_grid {
+namespace mdops::gpu_grid {
 
 constexpr int kMostSixteens = 4, kTensorRows = 16, kMostWarps = 12;
 
@@ -227,6 +225,4 @@ inline void run_tensor(const Gpu& gpu, const GridArgs<float>& args) {
   }
 }
 
-}  // namespace gpu_grid
-
-}  // namespace mdops
+}  // namespace mdops::gpu_grid

@@ -21,8 +21,7 @@
 #include "linear/gpu_matrix.h"
 #include "so2_layer/gpu_multiply_rows.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kHalfRows = 64, kHalfDepth = 64, kHalfSteps = kHalfDepth / 16, kHalfAlignment = 1024;
 constexpr int kHalfRow = 2 * kHalfDepth;  // bytes of a column's part in shared memory
@@ -326,5 +325,4 @@ __global__ void __launch_bounds__(half_threads(kColumns, kOne), 1)
 #endif
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

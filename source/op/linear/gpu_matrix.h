@@ -3,8 +3,7 @@
 
 #include <cstdint>
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 // Number k of line n is data[n * line + k * deep]. Lines of A are C's rows, lines of B its columns.
 struct Matrix {
@@ -37,5 +36,4 @@ struct RowArgs {
   const float* added = nullptr;  // to C, in its layout; only for gpu_halves.h
 };
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

@@ -19,8 +19,7 @@
 #include "common/rows.h"
 #include "linear/gpu_matrix.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kAlignment = 1024, kGroup = 128, kGroupRows = 64;
 constexpr int kRow = 32, kRowEights = kRow / 8;  // numbers of B in 128 bytes
@@ -147,5 +146,4 @@ __device__ __forceinline__ void store(const float (&c)[kUnits][4], const float* 
   }
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

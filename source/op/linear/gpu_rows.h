@@ -6,8 +6,7 @@
 
 #include "linear/gpu_parts.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kRowThreads = 512;
 
@@ -92,5 +91,4 @@ __global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_const
   }
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

@@ -17,8 +17,7 @@
 #include "gemm/gpu_memory.h"
 #include "linear/gpu_matrix.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kSmallRows = 16, kSmallColumns = 32;
 constexpr int kSmallDepth = 16;  // of a warp at once
@@ -162,5 +161,4 @@ inline void run_small(const Gpu& gpu, RowArgs args) {
   vectors ? launch_by.template operator()<true>() : launch_by.template operator()<false>();
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

@@ -4,8 +4,7 @@
 #include "common/gpu.h"
 #include "common/vector.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kThinThreads = 256;
 
@@ -60,5 +59,4 @@ void with_thin_rows(int64_t rows, int64_t width, const F& launch) {
   });
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

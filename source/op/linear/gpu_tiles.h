@@ -13,8 +13,7 @@
 
 #include "linear/gpu_parts.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kTileRows = 2 * kGroupRows, kTileColumns = 64, kTileThreads = 2 * kGroup;
 constexpr int kDepth = 16, kEights = kDepth / 8, kUnits = kTileColumns / 8;
@@ -156,5 +155,4 @@ __global__ void __launch_bounds__(kSumThreads)
   (is_sum ? args.sums : args.c)[place] = sum;
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

@@ -5,8 +5,7 @@
 #include "common/tiles.h"
 #include "order_mix/order_mix.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -94,8 +93,6 @@ void outer_numbers(const OrderOuterArgs<T>& args, int64_t from, int64_t to) {
   });
 }
 
-MDOPS_INSTANTIATE(mix_rows)
-MDOPS_INSTANTIATE(outer_numbers)
+MDOPS_INSTANTIATE(mix_rows, outer_numbers)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

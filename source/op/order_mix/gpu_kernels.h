@@ -10,9 +10,7 @@
 #include "common/vector.h"
 #include "order_mix/order_mix.h"
 
-namespace mdops {
-
-namespace gpu_order_mix {
+namespace mdops::gpu_order_mix {
 
 constexpr int kThreads = 256;
 
@@ -129,8 +127,8 @@ void run_orders(const Gpu& gpu, const OrderOuterArgs<T>& args) {
              args);
 }
 
-}  // namespace gpu_order_mix
+}  // namespace mdops::gpu_order_mix
 
+namespace mdops {
 using gpu_order_mix::run_orders;
-
 }  // namespace mdops

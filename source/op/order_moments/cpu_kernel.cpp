@@ -8,8 +8,7 @@
 #include "gemm/product.h"
 #include "order_moments/order_moments.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -268,8 +267,6 @@ void order_moments_of(const OrderMomentArgs<T>& args, int64_t from, int64_t to, 
   for (int64_t n = from; n < to; ++n) moments.run(n);
 }
 
-MDOPS_INSTANTIATE(order_moment_scratch)
-MDOPS_INSTANTIATE(order_moments_of)
+MDOPS_INSTANTIATE(order_moment_scratch, order_moments_of)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

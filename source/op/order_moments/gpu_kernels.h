@@ -10,9 +10,7 @@
 #include "graph/gpu_rows.h"
 #include "order_moments/order_moments.h"
 
-namespace mdops {
-
-namespace gpu_order_moments {
+namespace mdops::gpu_order_moments {
 
 constexpr int kAhead = 2;  // edges whose rows are loaded ahead
 
@@ -520,8 +518,8 @@ void run_order_moments(const Gpu& gpu, const OrderMomentArgs<T>& args) {
       : gpu.launch_for(shape.nodes * shape.columns() * shape.numbers(), kThreads, moment_kernel<T>, args);
 }
 
-}  // namespace gpu_order_moments
+}  // namespace mdops::gpu_order_moments
 
+namespace mdops {
 using gpu_order_moments::run_order_moments;
-
 }  // namespace mdops

@@ -8,8 +8,7 @@
 #include "gemm/product.h"
 #include "so2_layer/so2_layer.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -353,12 +352,6 @@ void so2_end(const So2Args<T>& args, const T* from, T* to, int64_t nodes, const 
     }
 }
 
-MDOPS_INSTANTIATE(so2_sizes)
-MDOPS_INSTANTIATE(so2_pack)
-MDOPS_INSTANTIATE(so2_rows)
-MDOPS_INSTANTIATE(so2_end_size)
-MDOPS_INSTANTIATE(so2_end_pack)
-MDOPS_INSTANTIATE(so2_end)
+MDOPS_INSTANTIATE(so2_sizes, so2_pack, so2_rows, so2_end_size, so2_end_pack, so2_end)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

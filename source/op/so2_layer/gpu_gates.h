@@ -8,9 +8,7 @@
 #include "common/gpu_warp.h"
 #include "so2_layer/so2_layer.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kGateThreads = 256;
 
@@ -98,6 +96,4 @@ __global__ void __launch_bounds__(kGateThreads)
     packed[k] = both[(row - side) * columns + column - side];
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

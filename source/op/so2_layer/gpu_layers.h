@@ -42,9 +42,7 @@
 #include "so2_layer/gpu_multiply_rows.h"
 #include "so2_layer/gpu_ring.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kLayersThreads = 256, kLayersWarps = kLayersThreads / kWarp, kLayersRows = 128;
 constexpr int kLayersGroupRows = kLayersRows / 2;
@@ -1011,6 +1009,4 @@ static __global__ void __launch_bounds__(kLayersThreads)
   sums[k] = sum;
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -8,9 +8,7 @@
 #include "gemm/gpu_parts.h"
 #include "so2_layer/so2_layer.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kOwnChannels = 32, kOwnDegrees = 2;
 constexpr int kOwnMiddle = (kOwnDegrees + 1) * kOwnChannels, kOwnSide = kOwnDegrees * kOwnChannels;
@@ -181,6 +179,4 @@ static __global__ void __launch_bounds__(kLayersPackThreads)
   }
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -7,9 +7,7 @@
 #include "common/gpu_copy.h"
 #include "common/gpu_warp.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 // `Stages` has the number of a tile's stages, `count`, and the begin of stage k in the packed weights,
 // `begin(k)`; begin(k + 1) - begin(k) is its size. kWarps warps read each stage.
@@ -112,6 +110,4 @@ class TileShare {
   int rows_;
 };
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -23,9 +23,7 @@
 #include "gemm/gpu_memory.h"
 #include "so2_layer/gpu_gates.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kTensorChannels = 32, kTile = 16;
 constexpr int kFour = kTensorChannels / 8;  // eights of channels in a row, and of columns at once
@@ -454,6 +452,4 @@ void run_tensor(const Gpu& gpu, const So2Args<float>& args) {
   });
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -34,9 +34,7 @@
 #include "so2_layer/gpu_ring.h"
 #include "so2_layer/gpu_wide_pack.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kWideThreads = 256, kWideWarps = kWideThreads / kWarp, kWideRows = 128;
 constexpr int kTogether = 2;  // times 64 products that the tensor cores sum
@@ -697,6 +695,4 @@ inline void run_wide(const Gpu& gpu, const So2Args<float>& args, char* memory) {
   args.degrees == 2 ? launch_degrees.template operator()<2>() : launch_degrees.template operator()<3>();
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -10,9 +10,7 @@
 #include "gemm/gpu_parts.h"
 #include "so2_layer/so2_layer.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kWideChannels = 64, kMostDegrees = 3;
 constexpr int kStageBytes = 8192;
@@ -193,6 +191,4 @@ static __global__ void __launch_bounds__(kPackThreads)
   }
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2
