@@ -14,12 +14,10 @@ struct alignas(sizeof(T) * size) Vector {
   T numbers[size] = {};
 
   Vector() = default;
-  __device__ __forceinline__ explicit Vector(const T* from) {
-    *this = *reinterpret_cast<const Vector*>(from);
-  }
-  __device__ __forceinline__ void store(T* to) const { *reinterpret_cast<Vector*>(to) = *this; }
-  __device__ __forceinline__ T& operator[](int k) { return numbers[k]; }
-  __device__ __forceinline__ const T& operator[](int k) const { return numbers[k]; }
+  MDOPS_D explicit Vector(const T* from) { *this = *reinterpret_cast<const Vector*>(from); }
+  MDOPS_D void store(T* to) const { *reinterpret_cast<Vector*>(to) = *this; }
+  MDOPS_D T& operator[](int k) { return numbers[k]; }
+  MDOPS_D const T& operator[](int k) const { return numbers[k]; }
 };
 
 // Calls f.operator()<size>() with the vector size for rows of this width, the first aligned to 16 bytes.

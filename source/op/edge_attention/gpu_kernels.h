@@ -25,7 +25,7 @@ template <class T>
 using Heads = T[kHeads];
 
 template <class T>
-__device__ __forceinline__ void load_heads(const T* from, Heads<T>& to) {
+MDOPS_D void load_heads(const T* from, Heads<T>& to) {
 #pragma unroll
   for (int k = 0; k < kHeads; k += kVectorSize<T>) {
     const Vector<T, kVectorSize<T>> some(from + k);
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_heads(const T* from, Heads<T>& to) {
   }
 }
 template <class T>
-__device__ __forceinline__ void store_heads(T* to, const Heads<T>& from) {
+MDOPS_D void store_heads(T* to, const Heads<T>& from) {
 #pragma unroll
   for (int k = 0; k < kHeads; k += kVectorSize<T>) {
     Vector<T, kVectorSize<T>> some;

@@ -49,8 +49,8 @@ struct Place {
 // Calls f(first row, rows, matrix of the lane's edge from that row on, times the weight) for pieces of rows
 // that fit. All lanes call it; `matrix` is that of the lane's edge, or null.
 template <class T, class K, class F>
-__device__ __forceinline__ void with_rows(const Place<T, K>& place, const RotationShape& shape,
-                                          const T* matrix, T weight, const F& f) {
+MDOPS_D void with_rows(const Place<T, K>& place, const RotationShape& shape, const T* matrix, T weight,
+                       const F& f) {
   T* own = place.staged + place.edge * (kStagedNumbers<T, K> / K::kEdges);
   if constexpr (K::kRows > 0) {
     constexpr int kNumbers = K::kRows * K::kColumns, kOfLane = (kNumbers + K::kLanes - 1) / K::kLanes;
@@ -89,7 +89,7 @@ template <class T, class K>
 struct Factors {
   T numbers[K::kColumns];
 
-  __device__ __forceinline__ Factors(const T* turn, int r, int64_t begin, int64_t columns) {
+  MDOPS_D Factors(const T* turn, int r, int64_t begin, int64_t columns) {
     constexpr int kSize = kVectorSize<T>;
     if constexpr (K::kRows > 0 && K::kColumns % kSize == 0) {
 #pragma unroll
@@ -111,8 +111,7 @@ template <class T, int size, class K>
 struct NodeColumns {
   Vector<T, size> numbers[K::kColumns];
 
-  __device__ __forceinline__ NodeColumns(const NodeRows<T>& x, const RotationShape& shape, int64_t e,
-                                         int64_t begin, int64_t c) {
+  MDOPS_D NodeColumns(const NodeRows<T>& x, const RotationShape& shape, int64_t e, int64_t begin, int64_t c) {
     const int64_t width = shape.columns * shape.channels;
 #pragma unroll
     for (int d = 0; d < K::kColumns; ++d)
@@ -244,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs
 }
 
 template <class T, int size>
-__device__ __forceinline__ T dot(const Vector<T, size>& x, const Vector<T, size>& y) {
+MDOPS_D T dot(const Vector<T, size>& x, const Vector<T, size>& y) {
   T sum = x[0] * y[0];
 #pragma unroll
   for (int k = 1; k < size; ++k) sum += x[k] * y[k];

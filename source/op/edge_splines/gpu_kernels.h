@@ -10,8 +10,7 @@ namespace mdops::gpu_edge_splines {
 using gpu_graph_rows::all_of, gpu_graph_rows::kThreads, gpu_graph_rows::Place;
 
 template <class T, int size>
-__device__ __forceinline__ Vector<T, size> value_at(const EdgeSpline<T>& spline, int64_t functions,
-                                                    int64_t p) {
+MDOPS_D Vector<T, size> value_at(const EdgeSpline<T>& spline, int64_t functions, int64_t p) {
   auto sum = all_of<T, size>(T(0));
 #pragma unroll
   for (int b = 0; b < kSplineSupport; ++b) {

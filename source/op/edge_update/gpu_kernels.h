@@ -12,8 +12,7 @@ constexpr int kThreads = 256;
 
 // f of several numbers; silut is silu if none exceeds its threshold, as usual.
 template <Activation kind, class T, int size>
-__device__ __forceinline__ Vector<T, size> messages(const EdgeUpdateArgs<T>& args, const Vector<T, size>& z,
-                                                    bool of_slope) {
+MDOPS_D Vector<T, size> messages(const EdgeUpdateArgs<T>& args, const Vector<T, size>& z, bool of_slope) {
   Vector<T, size> y, slope;
   const auto by = [&]<Activation of>() {
 #pragma unroll
@@ -30,7 +29,7 @@ __device__ __forceinline__ Vector<T, size> messages(const EdgeUpdateArgs<T>& arg
 }
 
 template <class T, int size>
-__device__ __forceinline__ Vector<T, size> all_none() {
+MDOPS_D Vector<T, size> all_none() {
   Vector<T, size> found;
 #pragma unroll
   for (int k = 0; k < size; ++k) found[k] = not_a_number<T>();
@@ -54,7 +53,7 @@ struct Updated {
         end(args.offsets[edge + 1]),
         is_wrong(args.has_wrong_rows(edge)) {}
 
-  __device__ __forceinline__ Numbers at(int64_t k) const {
+  MDOPS_D Numbers at(int64_t k) const {
     Numbers sum = is_wrong ? all_none<T, size>() : Numbers(args.base + edge * args.width + k);
     const Numbers scale(args.scale + k);
     if (!is_wrong && end != begin + 1) {
@@ -83,7 +82,7 @@ struct ByMessage {
   __device__ ByMessage(const EdgeUpdateArgs<T>& args_, int64_t row_)
       : args(args_), row(row_), edge(args.index[row]) {}
 
-  __device__ __forceinline__ Numbers at(int64_t k) const {
+  MDOPS_D Numbers at(int64_t k) const {
     if (edge < 0 || edge >= args.edges) return edge == -1 ? Numbers() : all_none<T, size>();
     const Numbers scale(args.scale + k), grad(args.grad + edge * args.width + k);
     Numbers by = messages<kind>(args, Numbers(args.z + row * args.width + k), true);

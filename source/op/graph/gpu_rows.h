@@ -27,7 +27,7 @@ struct Place {
 };
 
 template <class T, int size>
-__device__ __forceinline__ Vector<T, size> all_of(T value) {
+MDOPS_D Vector<T, size> all_of(T value) {
   Vector<T, size> all;
 #pragma unroll
   for (int k = 0; k < size; ++k) all[k] = value;
@@ -35,7 +35,7 @@ __device__ __forceinline__ Vector<T, size> all_of(T value) {
 }
 
 template <class T, int size>
-__device__ __forceinline__ Vector<T, size> plus(Vector<T, size> x, const Vector<T, size>& y) {
+MDOPS_D Vector<T, size> plus(Vector<T, size> x, const Vector<T, size>& y) {
 #pragma unroll
   for (int c = 0; c < size; ++c) x[c] += y[c];
   return x;
@@ -56,15 +56,15 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(GatherArgs<T> args, in
 }
 
 // The row at place p of those of node m, or -1 if it is not the node's.
-__device__ __forceinline__ int64_t row_at(const auto& args, int64_t m, int64_t p) {
+MDOPS_D int64_t row_at(const auto& args, int64_t m, int64_t p) {
   const int64_t row = args.order ? args.order[p] : p;
   return row >= 0 && row < args.rows && args.index[row] == m ? row : -1;
 }
 
 // Adds term(row, column) of the rows of node m at places [p, end), with some loads ahead.
 template <class T, int size, class Args, class F>
-__device__ __forceinline__ void add_rows(Vector<T, size>& sum, const Args& args, int64_t m, int64_t p,
-                                         int64_t end, int64_t k, const F& term) {
+MDOPS_D void add_rows(Vector<T, size>& sum, const Args& args, int64_t m, int64_t p, int64_t end, int64_t k,
+                      const F& term) {
   for (; p < end; p += kAhead) {
     Vector<T, size> ahead[kAhead];
 #pragma unroll
@@ -88,8 +88,7 @@ struct RowsOfNode {
   bool is_wrong;
 
   template <class Args>
-  __device__ __forceinline__ RowsOfNode(const Args& args, int64_t m)
-      : begin(args.offsets[m]), end(args.offsets[m + 1]) {
+  MDOPS_D RowsOfNode(const Args& args, int64_t m) : begin(args.offsets[m]), end(args.offsets[m + 1]) {
     is_wrong = begin < 0 || begin > end || end > args.rows;
     if (is_wrong) begin = end = 0;
   }
@@ -100,8 +99,7 @@ struct RowsOfNode {
 // `kOfBlock`: a block has a node. Its threads look up the places and owners of as many rows at once; then as
 // many of them as a row has vectors take one row each, and the next ones.
 template <class T, int size, bool kOfBlock, class Args, class B, class F>
-__device__ __forceinline__ void sum_rows(const Args& args, int lanes, int64_t summed, T* out,
-                                         const B& begin_of, const F& term) {
+MDOPS_D void sum_rows(const Args& args, int lanes, int64_t summed, T* out, const B& begin_of, const F& term) {
   const Place place(lanes);
   const int64_t m = kOfBlock ? blockIdx.x : place.row;
   if (m >= args.targets) return;
@@ -167,14 +165,13 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, 
 
 // The numbers of a node at an edge from column k on: zeros if there is none, NaN if the index is wrong.
 template <class T, int size>
-__device__ __forceinline__ Vector<T, size> node_row(const NodeRows<T>& x, int64_t row, int64_t width,
-                                                    int64_t k) {
+MDOPS_D Vector<T, size> node_row(const NodeRows<T>& x, int64_t row, int64_t width, int64_t k) {
   if (!x.is_right(row)) return all_of<T, size>(not_a_number<T>());
   return x.is_none(row) ? all_of<T, size>(T(0)) : Vector<T, size>(x.at(row, width) + k);
 }
 
 template <class T, int size>
-__device__ __forceinline__ Vector<T, size> times(Vector<T, size> x, const Vector<T, size>& y) {
+MDOPS_D Vector<T, size> times(Vector<T, size> x, const Vector<T, size>& y) {
 #pragma unroll
   for (int c = 0; c < size; ++c) x[c] *= y[c];
   return x;

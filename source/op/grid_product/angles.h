@@ -41,7 +41,7 @@ MDOPS_HD bool fits(const GridArgs<T>& args) {
 
 // Calls f<L>() for the arguments' degree; false if no kernel fits.
 template <class T, class F>
-inline __attribute__((always_inline)) bool with_degree(const GridArgs<T>& args, const F& f) {
+MDOPS_INLINE bool with_degree(const GridArgs<T>& args, const F& f) {
   if (fits<2>(args))
     f.template operator()<2>();
   else if (fits<3>(args))

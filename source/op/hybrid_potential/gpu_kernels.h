@@ -33,7 +33,7 @@ struct PartForces {
 };
 
 // The weight of atom i's energy in the forces.
-__device__ __forceinline__ double weight_in_forces(const PartForces& h, int i) {
+MDOPS_D double weight_in_forces(const PartForces& h, int i) {
   const double weight = h.weight ? h.weight[i] : 1;
   return h.c ? (1 - h.c[i]) * weight : weight;
 }
@@ -93,16 +93,15 @@ __global__ void __launch_bounds__(kAtomThreads) features_kernel(StepArgs p, Hybr
   write_extra(p, i, h.first_extra, out);
 }
 
-__device__ __forceinline__ float times(float weight, float x) {
+MDOPS_D float times(float weight, float x) {
   return weight * x;
 }
-__device__ __forceinline__ float4 times(float weight, const float4& x) {
+MDOPS_D float4 times(float weight, const float4& x) {
   return {weight * x.x, weight * x.y, weight * x.z, weight * x.w};
 }
 
 // By a warp: the energy of a row's atom, and the gradient by its further inputs.
-__device__ __forceinline__ void end_row(const StepArgs& p, const PartForces& h, int64_t row, int i,
-                                        float weight) {
+MDOPS_D void end_row(const StepArgs& p, const PartForces& h, int64_t row, int i, float weight) {
   const float* const from = p.net.inputs + row * p.net.net.inputs + h.first_extra;
   float* const to = h.grad_extra + static_cast<int64_t>(i) * p.extra_size;
   const bool wide = p.extra_size % 4 == 0 &&

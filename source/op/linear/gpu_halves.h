@@ -46,7 +46,7 @@ inline int64_t shared_for_halves(int columns, int64_t depth) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Four numbers, or zeros; volatile, so that the load is issued here.
-__device__ __forceinline__ float4 load_four(const float* from, bool in_bounds) {
+MDOPS_D float4 load_four(const float* from, bool in_bounds) {
   float4 x{0, 0, 0, 0};
 #ifdef __CUDACC__
   asm volatile(
@@ -61,15 +61,15 @@ __device__ __forceinline__ float4 load_four(const float* from, bool in_bounds) {
   return x;
 }
 
-__device__ __forceinline__ float largest_of(const float4& x) {
+MDOPS_D float largest_of(const float4& x) {
   return fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
 }
-__device__ __forceinline__ float4 scaled(const float4& x, float by) {
+MDOPS_D float4 scaled(const float4& x, float by) {
   return {by * x.x, by * x.y, by * x.z, by * x.w};
 }
 
 // The column of C at a column of B in shared memory.
-__device__ __forceinline__ int column_of_half(int n) {
+MDOPS_D int column_of_half(int n) {
   return n / 16 * 16 + n % 8 / 2 * 4 + n / 8 % 2 * 2 + n % 2;
 }
 
@@ -77,7 +77,7 @@ __device__ __forceinline__ int column_of_half(int n) {
 template <int kColumns, bool kOne>
 class HalfRows {
  public:
-  __device__ __forceinline__ explicit HalfRows(const RowArgs& args, char* memory)
+  MDOPS_D explicit HalfRows(const RowArgs& args, char* memory)
       : args_(args),
         parts_(memory),
         depth_(static_cast<int>(args.depth)),
@@ -89,7 +89,7 @@ class HalfRows {
 
   // Columns from `column` on, for units `begin` to `end` of 64 rows of a coefficient; coefficients follow
   // each other.
-  __device__ __forceinline__ void run(int64_t column, int begin, int end) {
+  MDOPS_D void run(int64_t column, int begin, int end) {
     column_ = column;
     const int units = static_cast<int>((args_.rows + kHalfRows - 1) / kHalfRows);
     for (int at = begin; at < end;) {
@@ -132,12 +132,12 @@ class HalfRows {
   static constexpr int kSets = half_sets(kColumns, kOne);
 
   // This lane's first row of a unit, and its coefficient.
-  __device__ __forceinline__ int64_t row_of(int unit, int units, int& coefficient) const {
+  MDOPS_D int64_t row_of(int unit, int units, int& coefficient) const {
     coefficient = args_.coefficients.count > 1 ? unit / units : 0;
     return static_cast<int64_t>(unit - coefficient * units) * kHalfRows + warp_index() % kGroupWarps * 16 +
            lane_ / 4;
   }
-  __device__ __forceinline__ void go_to(int unit, int units) {
+  MDOPS_D void go_to(int unit, int units) {
     int coefficient;
     const int64_t row = row_of(unit, units, coefficient);
     const float* const a = args_.a.data + coefficient * args_.coefficients.a + 4 * (lane_ % 4);
@@ -146,7 +146,7 @@ class HalfRows {
   }
 
   // Loads a chunk of the depth of these rows.
-  __device__ __forceinline__ void load(int chunk) {
+  MDOPS_D void load(int chunk) {
     unrolled<kHalfSteps, 2>([&](int step, int h) {
       const int k = chunk * kHalfDepth + 16 * step;
       numbers_[step][h] = load_four(from_[h] + k, k + 4 * (lane_ % 4) < depth_);
@@ -154,7 +154,7 @@ class HalfRows {
   }
 
   template <int kSet>
-  __device__ __forceinline__ void split_rows() {
+  MDOPS_D void split_rows() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float largest = 0;
@@ -173,7 +173,7 @@ class HalfRows {
   }
 
   // Four numbers of the depth of the column of b at n in shared memory.
-  __device__ __forceinline__ float4 of_column(const float* b, int n, int k) const {
+  MDOPS_D float4 of_column(const float* b, int n, int k) const {
     const int64_t column = column_ + column_of_half(n), deep = args_.b.deep;
     const bool in_bounds = column < args_.columns && k < depth_;
     const float* const from = in_bounds ? b + column * args_.b.line + k * deep : b;
@@ -183,7 +183,7 @@ class HalfRows {
   }
 
   // A warp has a chunk of eight columns: four times 16 of the depth of each.
-  __device__ __forceinline__ void split_columns(const float* b) const {
+  MDOPS_D void split_columns(const float* b) const {
     constexpr int kEights = kColumns / 8;
     const int t = lane_ % 4;
     for (int at = static_cast<int>(threadIdx.x) / kWarp; at < chunks_ * kEights; at += kThreads / kWarp) {
@@ -214,7 +214,7 @@ class HalfRows {
 
   // Starts now = a set of rows times a chunk of B; `add` waits for it.
   template <int kSet>
-  __device__ __forceinline__ void begin_set(float (&now)[kColumns / 2], int chunk) const {
+  MDOPS_D void begin_set(float (&now)[kColumns / 2], int chunk) const {
     const int steps = min(kHalfSteps, (depth_ - chunk * kHalfDepth + 15) / 16);
     if (steps == 4)
       begin_steps<kSet, 4>(now, chunk);
@@ -227,7 +227,7 @@ class HalfRows {
   }
   // The same for kSteps times 16 of the depth.
   template <int kSet, int kSteps>
-  __device__ __forceinline__ void begin_steps(float (&now)[kColumns / 2], int chunk) const {
+  MDOPS_D void begin_steps(float (&now)[kColumns / 2], int chunk) const {
     const uint64_t high = matrix_of_rows<kHalfRow>(parts_ + 2 * chunk * half_part(kColumns));
     const uint64_t low = matrix_of_rows<kHalfRow>(parts_ + (2 * chunk + 1) * half_part(kColumns));
     begin_products();
@@ -243,7 +243,7 @@ class HalfRows {
 
   // c (+)= the product started by begin_set.
   template <int kSet>
-  __device__ __forceinline__ void add(float (&c)[kColumns / 2], float (&now)[kColumns / 2], int chunk) const {
+  MDOPS_D void add(float (&c)[kColumns / 2], float (&now)[kColumns / 2], int chunk) const {
     wait_for_products<0>();
     fence_operands(now);
     const float* const by_column = unscale_ + chunk * kColumns + 2 * (lane_ % 4);
@@ -260,7 +260,7 @@ class HalfRows {
     }
   }
 
-  __device__ __forceinline__ void store(const float (&c)[kColumns / 2], int unit, int units) const {
+  MDOPS_D void store(const float (&c)[kColumns / 2], int unit, int units) const {
     int coefficient;
     const int64_t row = row_of(unit, units, coefficient), column = column_ + 4 * (lane_ % 4);
     const bool fours = args_.columns % 4 == 0 && args_.c_line % 4 == 0 && column_ + kColumns <= args_.columns;
@@ -295,7 +295,7 @@ class HalfRows {
       });
     }
   }
-  static __device__ __forceinline__ float4 four_of(const float (&c)[kColumns / 2], int h, int e) {
+  static MDOPS_D float4 four_of(const float (&c)[kColumns / 2], int h, int e) {
     return {c[4 * e + 2 * h], c[4 * e + 2 * h + 1], c[4 * e + 4 + 2 * h], c[4 * e + 5 + 2 * h]};
   }
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "common/math.h"
+
 namespace mdops::gpu_linear {
 
 // Number k of line n is data[n * line + k * deep]. Lines of A are C's rows, lines of B its columns.
@@ -18,7 +20,7 @@ struct Coefficients {
 };
 
 // The degree of a coefficient.
-__device__ __forceinline__ int degree_of(int coefficient) {
+MDOPS_D int degree_of(int coefficient) {
   int degree = 0;
   while ((degree + 1) * (degree + 1) <= coefficient) ++degree;
   return degree;

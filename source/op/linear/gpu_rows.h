@@ -12,8 +12,7 @@ constexpr int kRowThreads = 512;
 
 using RowStage = RowsOfA<kRowEights>;
 
-__device__ __forceinline__ void load_rows(RowStage& stage, const RowArgs& args, const float* a, int64_t row,
-                                          int at) {
+MDOPS_D void load_rows(RowStage& stage, const RowArgs& args, const float* a, int64_t row, int at) {
   const int lane = threadIdx.x % 32, depth = static_cast<int>(args.depth);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -29,8 +28,7 @@ __device__ __forceinline__ void load_rows(RowStage& stage, const RowArgs& args, 
 // Splits the columns of b from `column` on: stages of the depth in order, the low parts after all high
 // ones.
 template <int kUnits>
-__device__ __forceinline__ void split_columns(const RowArgs& args, const float* b, int64_t column, int low,
-                                              float* parts) {
+MDOPS_D void split_columns(const RowArgs& args, const float* b, int64_t column, int low, float* parts) {
   const int lane = threadIdx.x % 32, t = lane / 8;
   const int depth = static_cast<int>(args.depth), eights = (depth + 7) / 8;
 #pragma unroll 4

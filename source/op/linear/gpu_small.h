@@ -32,8 +32,7 @@ struct SmallPiece {
 
   // Loads zeros beyond the depth and beyond the last line.
   template <bool kVectors>
-  __device__ __forceinline__ void load(const Matrix& matrix, int64_t line, int64_t lines, int64_t deep,
-                                       int64_t depth) {
+  MDOPS_D void load(const Matrix& matrix, int64_t line, int64_t lines, int64_t deep, int64_t depth) {
     unrolled<kLines, 4>([&](int n, int k) { numbers[n][k] = 0; });
     if constexpr (!kVectors) {
       unrolled<kLines, 4>([&](int n, int k) {

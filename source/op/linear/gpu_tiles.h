@@ -41,7 +41,7 @@ struct TileStage {
   float2 b[kEights];
 
   // The first stage is at `from`, with `left` of the depth left; `row` and `column` are the warp's.
-  __device__ __forceinline__ TileStage(const Args& args, int64_t row, int64_t column, int64_t from, int left)
+  MDOPS_D TileStage(const Args& args, int64_t row, int64_t column, int64_t from, int left)
       : a_(args.a), b_(args.b) {
     const int lane = threadIdx.x % 32, k_a = lane % 4 * 2, k_b = lane / 8 * 2;
     row += lane / 4, column += lane % 8;
@@ -52,7 +52,7 @@ struct TileStage {
   }
 
   // Loads the next stage, with zeros beyond the depth.
-  __device__ __forceinline__ void load() {
+  MDOPS_D void load() {
 #pragma unroll
     for (int eight = 0; eight < kEights; ++eight) {
       b[eight] = two_of(b_.data + 8 * eight * b_.deep, b_.deep, has_column_, left_b_ - 8 * eight);
@@ -66,7 +66,7 @@ struct TileStage {
   }
 
  private:
-  __device__ __forceinline__ static float2 two_of(const float* from, int64_t deep, bool in_bounds, int left) {
+  MDOPS_D static float2 two_of(const float* from, int64_t deep, bool in_bounds, int left) {
     return {load_one(from, in_bounds && 0 < left), load_one(from + deep, in_bounds && 1 < left)};
   }
 
@@ -76,7 +76,7 @@ struct TileStage {
 };
 
 // Splits B's stage to its half of the rows in `parts`; returns the numbers' sum.
-__device__ __forceinline__ float split_stage(const float2 (&b)[kEights], int half, float* parts) {
+MDOPS_D float split_stage(const float2 (&b)[kEights], int half, float* parts) {
   const int lane = threadIdx.x % 32, n = 8 * (threadIdx.x / 32) + lane % 8;
   float sum = 0;
 #pragma unroll

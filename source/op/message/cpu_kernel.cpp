@@ -246,8 +246,7 @@ class Passes {
   }
 
   // Replaces z by dz or h, in the sums by Q, too; returns it.
-  inline __attribute__((always_inline)) V by_z(auto lanes, auto place, int64_t r, int64_t column,
-                                               const V& value) {
+  MDOPS_INLINE V by_z(auto lanes, auto place, int64_t r, int64_t column, const V& value) {
     store(place.in(memory_.z, r), value);
     if (args_.by_z) {
       lanes.store(args_.by_z + (row_ + r) * columns_ + column, value);
@@ -290,7 +289,7 @@ class Passes {
 
   // Calls work(first, begin, end, sum) for the block's rows of each first index; `sum` is loaded from its row
   // of `to` and stored back.
-  inline __attribute__((always_inline)) void each_first(auto lanes, T* to, int64_t stride, const auto& work) {
+  MDOPS_INLINE void each_first(auto lanes, T* to, int64_t stride, const auto& work) {
     for (int64_t r = 0, end; r < count_; r = end) {
       const int64_t first = args_.first[row_ + r];
       end = std::min<int64_t>(count_, args_.first_offsets[first + 1] - row_);
@@ -317,7 +316,7 @@ class Passes {
     memory_.z.each([&](auto place) { work(place, lanes_.at(place.lane())); });
   }
 
-  static inline __attribute__((always_inline)) V at(const Panels<T>& panels, auto place, int64_t r) {
+  static MDOPS_INLINE V at(const Panels<T>& panels, auto place, int64_t r) {
     return vector_at(place.in(panels, r));
   }
 

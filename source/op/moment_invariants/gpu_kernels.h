@@ -103,7 +103,7 @@ class TermReader {
 
   // Four terms at once; those after the last are not read.
   template <int kNumbers>
-  __device__ __forceinline__ T run_sum(int in, int run, const char* numbers, int split) const {
+  MDOPS_D T run_sum(int in, int run, const char* numbers, int split) const {
     constexpr int kAtOnce = 4;
     T sum[kAtOnce] = {};
     for (int from = split; from < run; from += kAtOnce * kSplit) {

@@ -142,8 +142,7 @@ class LayerOfNodes {
   }
   // Adds the part of Columns rows of the gradient, from l on, to a row of T.
   template <int Columns>
-  static inline __attribute__((always_inline)) void by_columns(const T* t, int64_t width, const T* by,
-                                                               int64_t l, T* to) {
+  static MDOPS_INLINE void by_columns(const T* t, int64_t width, const T* by, int64_t l, T* to) {
     V own[Columns] = {};
     const auto add = [&](auto lanes, int64_t c) __attribute__((always_inline)) {
       const V row = lanes.load(t + c);

@@ -39,7 +39,7 @@ struct KnownOrders {
 
 // One block's rows, of a column; transposed or not.
 template <int kSize, bool kTransposed, class T>
-__device__ __forceinline__ void mix_block(const T* numbers, const T* x, T* y) {
+MDOPS_D void mix_block(const T* numbers, const T* x, T* y) {
 #pragma unroll
   for (int o = 0; o < kSize; ++o) {
     y[o] = 0;

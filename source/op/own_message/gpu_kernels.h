@@ -20,7 +20,7 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp, kWidth = 32, kSteps = k
 
 // A matrix in two parts, in the layout of products: depth 8 t + 2 step and the next, column 8 (g / 2) + 2
 // tile + g % 2.
-__device__ __forceinline__ void place_weights(const float* from, int of_depth, int of_column, uint4* to) {
+MDOPS_D void place_weights(const float* from, int of_depth, int of_column, uint4* to) {
   const int lane = lane_index(), g = lane / 4, t = lane % 4;
   for (int at = threadIdx.x; at < kSteps * kSteps * kWarp; at += kThreads) {
     const int tile = at / kWarp % kSteps, step = at / kWarp / kSteps;
@@ -34,7 +34,7 @@ __device__ __forceinline__ void place_weights(const float* from, int of_depth, i
 using Numbers = float[2][kWidth / 4];
 
 // z = z + A W
-__device__ __forceinline__ void multiply(Numbers& z, const Numbers& a, const uint4* weights) {
+MDOPS_D void multiply(Numbers& z, const Numbers& a, const uint4* weights) {
   float large[kSteps][4] = {}, small[kSteps][4] = {};
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void multiply(Numbers& z, const Numbers& a, const uin
       [&](int tile, int k) { z[k / 2][2 * tile + k % 2] += large[tile][k] + small[tile][k]; });
 }
 
-__device__ __forceinline__ void read_eight(float (&to)[8], const float* from, bool there) {
+MDOPS_D void read_eight(float (&to)[8], const float* from, bool there) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     Vector<float, 4> four;

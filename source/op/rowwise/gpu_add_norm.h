@@ -15,7 +15,7 @@ constexpr int kWidestNorm = 512;
 
 // f(number's place, column) for the columns of this lane.
 template <int N, class F>
-__device__ __forceinline__ void each_column(int64_t width, const F& f) {
+MDOPS_D void each_column(int64_t width, const F& f) {
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const int64_t column = lane_index() + i * kWarp;
@@ -92,7 +92,7 @@ constexpr int kNarrow = 32, kNarrowLanes = kNarrow / 4;  // columns, four a lane
 
 // Four adjacent numbers; `placed` if they are 16-byte aligned.
 template <bool placed>
-__device__ __forceinline__ Vector<float, 4> four_at(const float* from) {
+MDOPS_D Vector<float, 4> four_at(const float* from) {
   if constexpr (placed) return Vector<float, 4>(from);
   Vector<float, 4> found;
 #pragma unroll
