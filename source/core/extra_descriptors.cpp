@@ -28,8 +28,7 @@ class Scratch {
 template <class T>
 class Angles : public ExtraDescriptor<T> {
  public:
-  template <class... From>
-  explicit Angles(const From&... from) : own_(from...), functions_(own_.functions(own_.tables.data())) {}
+  explicit Angles(const auto&... from) : own_(from...), functions_(own_.functions(own_.tables.data())) {}
 
   const ExtraDescriptorWeights<T>& data() const override { return own_; }
   std::unique_ptr<typename ExtraDescriptor<T>::Worker> worker() const override {
@@ -81,8 +80,7 @@ class Angles : public ExtraDescriptor<T> {
 template <class T>
 class Attention : public ExtraDescriptor<T> {
  public:
-  template <class... From>
-  explicit Attention(const From&... from) : own_(from...), layers_(own_.layers.size()) {
+  explicit Attention(const auto&... from) : own_(from...), layers_(own_.layers.size()) {
     for (size_t l = 0; l < layers_.size(); ++l) layers_[l].set(own_, own_.layers[l]);
   }
 

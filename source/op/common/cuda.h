@@ -47,8 +47,7 @@ inline Tensor empty_result(const CudaOp& op, const std::vector<int64_t>& shape, 
 struct OnGpu {
   using Call = CudaOp;
   // For the GPU of the first tensor that is on one.
-  template <class... A>
-  static CudaOp make(const char* name, const A&... arguments) {
+  static CudaOp make(const char* name, const auto&... arguments) {
     const Tensor* first = first_tensor([](Input tensor) { return tensor.is_cuda(); }, arguments...);
     if (!first) fail(name, "no argument is on a GPU");
     return CudaOp(name, first->get_device_index());

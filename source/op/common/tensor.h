@@ -92,8 +92,7 @@ auto dispatch_float(const Op& op, ScalarType dtype, const auto& f) {
 }
 
 // The first tensor of an op's arguments, or of lists among them, that satisfies `is_it`, or null.
-template <class F, class... A>
-const Tensor* first_tensor(const F& is_it, const A&... arguments) {
+const Tensor* first_tensor(const auto& is_it, const auto&... arguments) {
   const Tensor* first = nullptr;
   const auto look = [&](const auto& argument) {
     if constexpr (std::is_same_v<decltype(argument), const Tensor&>) {

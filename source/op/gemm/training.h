@@ -79,8 +79,7 @@ template <class T>
 struct LayerPanels {
   Panels<T> of[kMaxLayers];
 
-  template <class Panel>
-  LayerPanels(const NetShape& net, const Panel& panel) : of{} {
+  LayerPanels(const NetShape& net, const auto& panel) : of{} {
     for (int n = 0; n < net.layers; ++n) of[n] = panel(n);
   }
   const Panels<T>& operator[](int n) const { return of[n]; }

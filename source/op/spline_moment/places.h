@@ -36,8 +36,7 @@ struct Places {
 
   // Calls add(t, count) for the absent neighbours of atom i, which has within[t] neighbours of each type. The
   // count is negative if a type has more neighbours than places.
-  template <class Add>
-  MDOPS_HD void each_absent(int64_t i, int type, const int32_t* within, const Add& add) const;
+  MDOPS_HD void each_absent(int64_t i, int type, const int32_t* within, const auto& add) const;
 };
 
 // The same, type by type: of() for each type in turn, then end().

@@ -120,9 +120,9 @@ MDOPS_D void features_to_t(const StepArgs& p, const float* d_row, const float* t
 
 // dA[b][a] = C[b] . dT[a] in the warp's share of the listed rows: eight lanes a row, four rows at a time,
 // loading the next ones meanwhile. `follow` waits for dT.
-template <class Who, class Follow>
+template <class Who>
 MDOPS_D void t_to_moments(const StepArgs& p, const float* table, int count, const Who& who,
-                          const ForceMemory& m, const Follow& follow) {
+                          const ForceMemory& m, const auto& follow) {
   constexpr int lanes = 8, blocks = 4, rows = kWarp / lanes;
   const int group = lane_index() / lanes, u = lane_index() % lanes, begin = rows * who.rank;
   const bool upper4 = u & 4, upper2 = u & 2;
