@@ -28,6 +28,7 @@
 
 #include "common/early.h"
 #include "common/gpu_copy.h"
+#include "common/gpu_floats.h"
 #include "common/gpu_mma.h"
 #include "common/gpu_unroll.h"
 #include "common/profiler.h"
@@ -326,7 +327,7 @@ class BlockThread {
   // untouched.
   static MDOPS_D void store_parts(char* row, int col, float scale, float4 x) {
     uint2 parts[Parts];
-    split(make_float4(scale * x.x, scale * x.y, scale * x.z, scale * x.w), parts);
+    split(scale * x, parts);
 #pragma unroll
     for (int k = 0; k < Parts; ++k)
       *reinterpret_cast<uint2*>(row + 32 * (col / 8) + 16 * k + 2 * (col % 8)) = parts[k];

@@ -23,6 +23,8 @@
 
 #include "common/early.h"
 #include "common/gpu_barrier.h"
+#include "common/gpu_floats.h"
+#include "common/gpu_unroll.h"
 #include "common/profiler.h"
 #include "gemm/gpu_args.h"
 #include "gemm/gpu_layer.h"
@@ -103,8 +105,7 @@ class ClusterBlock {
         turn_(0),
         exchanges_(0) {
     const uint32_t own = shared_address(shared);
-#pragma unroll
-    for (int b = 0; b < kClusterBlocks; ++b) away_[b] = address_in_block(own, b) - own;
+    unrolled<kClusterBlocks>([&](int b) { away_[b] = address_in_block(own, b) - own; });
   }
 
   // From the input to its gradient. `follow` waits for the kernel that wrote the input.
@@ -161,14 +162,13 @@ class ClusterBlock {
   MDOPS_D void split_into_operand(int row, int column, float scale, float4 x) const {
     uint32_t* const operand = at<uint32_t>(p_.memory.operand);
     uint2 parts[Parts];
-    split(make_float4(scale * x.x, scale * x.y, scale * x.z, scale * x.w), parts);
+    split(scale * x, parts);
     const int step = column / kStepDepth, pair = column % kStepDepth / 2;
     const int lane = row % 8 * 4 + pair % 4, number = row / 8 + 2 * (pair / 4);
-#pragma unroll
-    for (int k = 0; k < Parts; ++k) {
+    unrolled<Parts>([&](int k) {
       uint32_t* const to = operand + ((step * Parts + k) * kWarp + lane) * 4 + number;
       to[0] = parts[k].x, to[4] = parts[k].y;
-    }
+    });
   }
 
   // A lane's numbers of a few steps of a tile of B: zeros after the last.
@@ -213,24 +213,20 @@ class ClusterBlock {
     if (count <= 0) return;  // more warps than steps
     const uint4* const operand = at<uint4>(p_.memory.operand) + first * Parts * kWarp + lane_index();
     float part[kAhead][4] = {};
-#pragma unroll
-    for (int n = 0; n < kAhead; ++n) {
+    unrolled<kAhead>([&](int n) {
       const int from = min(n, count - 1) * Parts * kWarp;
       uint32_t left[Parts][4];
-#pragma unroll
-      for (int k = 0; k < Parts; ++k) {
+      unrolled<Parts>([&](int k) {
         const uint4 x = operand[from + k * kWarp];
         left[k][0] = x.x, left[k][1] = x.y, left[k][2] = x.z, left[k][3] = x.w;
-      }
-#pragma unroll
-      for (int product = 0; product < (Parts == 2 ? 3 : 1); ++product) {
+      });
+      unrolled<(Parts == 2 ? 3 : 1)>([&](int product) {
         const auto& right = b.of[n].part[product == 1];
         multiply_here(part[n], left[product == 2], right[0], right[1]);
-      }
-    }
+      });
+    });
     // Added outside of the tensor cores, which round towards zero.
-#pragma unroll
-    for (int c = 0; c < 4; ++c) sum[c] += (part[0][c] + part[1][c]) + (part[2][c] + part[3][c]);
+    unrolled<4>([&](int c) { sum[c] += (part[0][c] + part[1][c]) + (part[2][c] + part[3][c]); });
     static_assert(kAhead == 4);
   }
 
@@ -295,8 +291,7 @@ class ClusterBlock {
     const int row = warp();
     const float* const from = rows(turn_) + row * p_.memory.width;
     float most = 0;
-#pragma unroll
-    for (int b = 0; b < kClusterBlocks; ++b) most = fmaxf(most, largest(turn_)[row * kClusterBlocks + b]);
+    unrolled<kClusterBlocks>([&](int b) { most = fmaxf(most, largest(turn_)[row * kClusterBlocks + b]); });
     const float scale = scale_for(most);
     for (int column = 4 * lane_index(); column < kStepDepth * steps; column += 4 * kWarp)
       split_into_operand(row, column, scale, *reinterpret_cast<const float4*>(from + column));
@@ -471,13 +466,12 @@ class ClusterBlock {
     multiply(work, [&](int tile, const float (&sum)[4]) {
       const int row = lane_index() / 4, column = kTileCols * tile + 2 * (lane_index() % 4);
       const float2 inverse = *reinterpret_cast<const float2*>(weights_ + work.matrix.columns_at() + column);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      unrolled<2>([&](int half) {
         const float unscale = inverse_power(scales()[row + 8 * half]);
         float* const to = p_.call.inputs + (first_row_ + row + 8 * half) * net_.inputs + column;
         *reinterpret_cast<float2*>(to) =
             make_float2(sum[2 * half] * inverse.x * unscale, sum[2 * half + 1] * inverse.y * unscale);
-      }
+      });
     });
   }
 

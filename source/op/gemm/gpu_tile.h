@@ -23,6 +23,7 @@
 #include <cuda_pipeline.h>
 
 #include "common/gpu_copy.h"
+#include "common/gpu_floats.h"
 #include "common/gpu_mma.h"
 #include "common/gpu_unroll.h"
 #include "gemm/gpu_parts.h"
@@ -83,25 +84,22 @@ class StageOfA {
     const bool in_bounds = column < depth_;
     const uint32_t to = shared_address(raw_) + stage % 2 * T::kRawBytes;
     const float* from = in_bounds ? from_ + column : from_;
-#pragma unroll
-    for (int n = 0; n < kLoads; ++n) copy_async(to + 16 * n * T::kThreads, from + n * apart_, in_bounds);
+    unrolled<kLoads>([&](int n) { copy_async(to + 16 * n * T::kThreads, from + n * apart_, in_bounds); });
   }
 
   MDOPS_D void split_into(char* shared, int stage, const float* scales) const {
     const int row = threadIdx.x / kQuads, quad = threadIdx.x % kQuads;
     char* at[T::kParts];
     for (int k = 0; k < T::kParts; ++k) at[k] = shared + place(row, 2 * (quad / 2) + k) + 8 * (quad & 1);
-#pragma unroll
-    for (int n = 0; n < kLoads; ++n) {
+    unrolled<kLoads>([&](int n) {
       const float4 x =
           *reinterpret_cast<const float4*>(raw_ + stage % 2 * T::kRawBytes + 16 * n * T::kThreads);
       const float s = scales[row + n * kRowsApart];
       uint2 parts[T::kParts];
-      split(make_float4(s * x.x, s * x.y, s * x.z, s * x.w), parts);
-#pragma unroll
-      for (int k = 0; k < T::kParts; ++k)
-        *reinterpret_cast<uint2*>(at[k] + n * kRowsApart * T::kRowBytes) = parts[k];
-    }
+      split(s * x, parts);
+      unrolled<T::kParts>(
+          [&](int k) { *reinterpret_cast<uint2*>(at[k] + n * kRowsApart * T::kRowBytes) = parts[k]; });
+    });
   }
 
  private:
@@ -144,13 +142,12 @@ MDOPS_D void multiply_stage(const char* a, const char* b, int steps,
   for (int step = warp / (T::kColWarps * T::kRowWarps); step < min(steps, T::kSteps);
        step += T::kDepthWarps) {
     uint32_t left[T::kParts][T::kRowUnits][4];
-#pragma unroll
-    for (int m = 0; m < T::kRowUnits; ++m) {
+    unrolled<T::kRowUnits>([&](int m) {
       const int row = 16 * (row_warp * T::kRowUnits + m) + lane % 16, eight = 2 * step + lane / 16;
 #pragma unroll
       for (int k = 0; k < T::kParts; ++k)
         load_matrices(left[k][m], shared_address(a + StageOfA<T>::place(row, 2 * eight + k)));
-    }
+    });
 #pragma unroll
     for (int first = 0; first < T::kColUnits; first += group) {
       Fragment<T::kParts> right[group];
@@ -235,10 +232,8 @@ template <class T>
 MDOPS_D float4 tile_sum(const float* c, int row, int col) {
   float4 sum = *reinterpret_cast<const float4*>(c + row * T::kStride + col);
 #pragma unroll
-  for (int d = 1; d < T::kDepthWarps; ++d) {
-    const float4 part = *reinterpret_cast<const float4*>(c + (d * T::kRows + row) * T::kStride + col);
-    sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-  }
+  for (int d = 1; d < T::kDepthWarps; ++d)
+    sum += *reinterpret_cast<const float4*>(c + (d * T::kRows + row) * T::kStride + col);
   return sum;
 }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "common/gpu.h"
+#include "common/gpu_floats.h"
 #include "common/gpu_unroll.h"
 #include "common/gpu_warp.h"
 #include "common/gpu_wgmma.h"
@@ -63,9 +64,6 @@ MDOPS_D float4 load_four(const float* from, bool in_bounds) {
 
 MDOPS_D float largest_of(const float4& x) {
   return fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
-}
-MDOPS_D float4 scaled(const float4& x, float by) {
-  return {by * x.x, by * x.y, by * x.z, by * x.w};
 }
 
 // The column of C at a column of B in shared memory.
@@ -141,8 +139,7 @@ class HalfRows {
     int coefficient;
     const int64_t row = row_of(unit, units, coefficient);
     const float* const a = args_.a.data + coefficient * args_.coefficients.a + 4 * (lane_ % 4);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) from_[h] = a + min(row + 8 * h, args_.rows - 1) * args_.a.line;
+    unrolled<2>([&](int h) { from_[h] = a + min(row + 8 * h, args_.rows - 1) * args_.a.line; });
   }
 
   // Loads a chunk of the depth of these rows.
@@ -155,21 +152,18 @@ class HalfRows {
 
   template <int kSet>
   MDOPS_D void split_rows() {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    unrolled<2>([&](int h) {
       float largest = 0;
-#pragma unroll
-      for (int step = 0; step < kHalfSteps; ++step) largest = fmaxf(largest, largest_of(numbers_[step][h]));
+      unrolled<kHalfSteps>([&](int step) { largest = fmaxf(largest, largest_of(numbers_[step][h])); });
       const float scale = scale_for(quad_largest(largest));
       by_row_[kSet][h] = inverse_power(scale);
-#pragma unroll
-      for (int step = 0; step < kHalfSteps; ++step) {
+      unrolled<kHalfSteps>([&](int step) {
         uint2 parts[2];
-        split(scaled(numbers_[step][h], scale), parts);
+        split(scale * numbers_[step][h], parts);
         high_[kSet][step][h] = parts[0].x, high_[kSet][step][h + 2] = parts[0].y;
         low_[kSet][step][h] = parts[1].x, low_[kSet][step][h + 2] = parts[1].y;
-      }
-    }
+      });
+    });
   }
 
   // Four numbers of the depth of the column of b at n in shared memory.
@@ -190,23 +184,20 @@ class HalfRows {
       const int chunk = at / kEights, n = at % kEights * 8 + lane_ / 4;
       float4 x[kHalfSteps];
       float largest = 0;
-#pragma unroll
-      for (int step = 0; step < kHalfSteps; ++step)
-        x[step] = of_column(b, n, chunk * kHalfDepth + 16 * step + 4 * t);
-#pragma unroll
-      for (int step = 0; step < kHalfSteps; ++step) largest = fmaxf(largest, largest_of(x[step]));
+      unrolled<kHalfSteps>(
+          [&](int step) { x[step] = of_column(b, n, chunk * kHalfDepth + 16 * step + 4 * t); });
+      unrolled<kHalfSteps>([&](int step) { largest = fmaxf(largest, largest_of(x[step])); });
       const float scale = scale_for(quad_largest(largest));
       if (t == 0) unscale_[chunk * kColumns + n] = inverse_power(scale);
       char* const row = parts_ + 2 * chunk * half_part(kColumns) + n * kHalfRow + 4 * t;
-#pragma unroll
-      for (int step = 0; step < kHalfSteps; ++step) {
+      unrolled<kHalfSteps>([&](int step) {
         uint2 parts[2];
-        split(scaled(x[step], scale), parts);
+        split(scale * x[step], parts);
         unrolled<2, 2>([&](int part, int half) {
           *reinterpret_cast<uint32_t*>(row + part * half_part(kColumns) + 16 * ((2 * step + half) ^ n % 8)) =
               half ? parts[part].y : parts[part].x;
         });
-      }
+      });
     }
     fence_shared();
     __syncthreads();
@@ -231,13 +222,11 @@ class HalfRows {
     const uint64_t high = matrix_of_rows<kHalfRow>(parts_ + 2 * chunk * half_part(kColumns));
     const uint64_t low = matrix_of_rows<kHalfRow>(parts_ + (2 * chunk + 1) * half_part(kColumns));
     begin_products();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    unrolled<kSteps>([&](int step) {
       multiply_rows(now, low_[kSet][step], high + 2 * step, step > 0);
       multiply_rows(now, high_[kSet][step], low + 2 * step, 1);
-    }
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) multiply_rows(now, high_[kSet][step], high + 2 * step, 1);
+    });
+    unrolled<kSteps>([&](int step) { multiply_rows(now, high_[kSet][step], high + 2 * step, 1); });
     commit_products();
   }
 
@@ -247,53 +236,48 @@ class HalfRows {
     wait_for_products<0>();
     fence_operands(now);
     const float* const by_column = unscale_ + chunk * kColumns + 2 * (lane_ % 4);
-#pragma unroll
-    for (int e = 0; e < kColumns / 8; ++e) {
+    unrolled<kColumns / 8>([&](int e) {
       const float2 by = *reinterpret_cast<const float2*>(by_column + 8 * e);
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
+      unrolled<2>([&](int h) {
         const float more = by_row_[kSet][h] * by.x * now[4 * e + 2 * h];
         const float next = by_row_[kSet][h] * by.y * now[4 * e + 2 * h + 1];
         c[4 * e + 2 * h] = kOne || chunk == 0 ? more : c[4 * e + 2 * h] + more;
         c[4 * e + 2 * h + 1] = kOne || chunk == 0 ? next : c[4 * e + 2 * h + 1] + next;
-      }
-    }
+      });
+    });
   }
 
   MDOPS_D void store(const float (&c)[kColumns / 2], int unit, int units) const {
     int coefficient;
     const int64_t row = row_of(unit, units, coefficient), column = column_ + 4 * (lane_ % 4);
     const bool fours = args_.columns % 4 == 0 && args_.c_line % 4 == 0 && column_ + kColumns <= args_.columns;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (row + 8 * h >= args_.rows) continue;
+    unrolled<2>([&](int h) {
+      if (row + 8 * h >= args_.rows) return;
       const int64_t begin = coefficient * args_.coefficients.c + (row + 8 * h) * args_.c_line + column;
       float* const place = args_.c + begin;
       const float* const added = args_.added ? args_.added + begin : nullptr;
       if (fours) {
         if (added) {
           float4 more[kColumns / 16];
-#pragma unroll
-          for (int e = 0; e < kColumns / 16; ++e)
-            more[e] = __ldcs(reinterpret_cast<const float4*>(added + 16 * e));
-#pragma unroll
-          for (int e = 0; e < kColumns / 16; ++e) {
+          unrolled<kColumns / 16>(
+              [&](int e) { more[e] = __ldcs(reinterpret_cast<const float4*>(added + 16 * e)); });
+          unrolled<kColumns / 16>([&](int e) {
             const float4 four = four_of(c, h, 2 * e);
             *reinterpret_cast<float4*>(place + 16 * e) = {four.x + more[e].x, four.y + more[e].y,
                                                           four.z + more[e].z, four.w + more[e].w};
-          }
-          continue;
+          });
+          return;
         }
 #pragma unroll
         for (int e = 0; e < kColumns / 8; e += 2)
           *reinterpret_cast<float4*>(place + 8 * e) = four_of(c, h, e);
-        continue;
+        return;
       }
       unrolled<kColumns / 8, 2>([&](int e, int k) {
         const int at = e / 2 * 16 + e % 2 * 2 + k;
         if (column + at < args_.columns) place[at] = c[4 * e + 2 * h + k] + (added ? added[at] : 0.0f);
       });
-    }
+    });
   }
   static MDOPS_D float4 four_of(const float (&c)[kColumns / 2], int h, int e) {
     return {c[4 * e + 2 * h], c[4 * e + 2 * h + 1], c[4 * e + 4 + 2 * h], c[4 * e + 5 + 2 * h]};

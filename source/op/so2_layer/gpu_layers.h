@@ -32,6 +32,7 @@
 
 #include "common/activation.h"
 #include "common/gpu_copy.h"
+#include "common/gpu_floats.h"
 #include "common/gpu_unroll.h"
 #include "common/gpu_wgmma.h"
 #include "common/rows.h"
@@ -238,16 +239,8 @@ class LayersTile {
   static constexpr int kFactors = 3 * kSidePieces, kScalars = 4 * kSidePieces;
   static constexpr int kAtOnce = 2;  // pieces read together
 
-  static MDOPS_D float4 times(const float4& a, const float4& b) {
-    return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
-  }
-  static MDOPS_D float4 plus(const float4& a, const float4& b) {
-    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
-  }
   // a (1 - f), by one operation per number.
-  static MDOPS_D float4 rest(const float4& a, const float4& f) {
-    return {a.x - a.x * f.x, a.y - a.y * f.y, a.z - a.z * f.z, a.w - a.w * f.w};
-  }
+  static MDOPS_D float4 rest(const float4& a, const float4& f) { return a - a * f; }
   static MDOPS_D float4 sigmoids(const float4& a) {
     return {sigmoid_fast(a.x), sigmoid_fast(a.y), sigmoid_fast(a.z), sigmoid_fast(a.w)};
   }
@@ -427,17 +420,13 @@ class LayersTile {
     for (int j = 0; j < turn_rows(l); ++j) f(turn_row(l, j));
   }
 
-  static MDOPS_D void add(float4& sum, float t, const float4& x) {
-    sum.x += t * x.x, sum.y += t * x.y, sum.z += t * x.z, sum.w += t * x.w;
-  }
   static MDOPS_D void add(float4 (&sum)[2], float t, const float4 (&x)[2]) {
-    add(sum[0], t, x[0]), add(sum[1], t, x[1]);
+    sum[0] += t * x[0], sum[1] += t * x[1];
   }
   static MDOPS_D float dot(const float4 (&a)[2], const float4 (&b)[2]) {
     return a[0].x * b[0].x + a[0].y * b[0].y + a[0].z * b[0].z + a[0].w * b[0].w + a[1].x * b[1].x +
            a[1].y * b[1].y + a[1].z * b[1].z + a[1].w * b[1].w;
   }
-  static MDOPS_D float4 scaled(float t, const float4& x) { return {t * x.x, t * x.y, t * x.z, t * x.w}; }
   // Calls f(index of K[k, o], row k, row o) for an edge's mixture (order_mix/order_mix.h).
   static MDOPS_D void each_mixed(const auto& f) {
     constexpr int kOfMiddle = kOwnDegrees + 1;
@@ -516,9 +505,7 @@ class LayersTile {
         each_row<l>([&](int r) { y[r][0] = own(2 * r, h), y[r][1] = own(2 * r + 1, h); });
         turn_rows_of<l>(t, columns, g);
         each_turned<l>([&](int k, int d, int r) { by_turn[k] = dot(y[r], columns[d]); });
-        each_row<l>([&](int r) {
-          own(2 * r, h) = scaled(weight, g[r][0]), own(2 * r + 1, h) = scaled(weight, g[r][1]);
-        });
+        each_row<l>([&](int r) { own(2 * r, h) = weight * g[r][0], own(2 * r + 1, h) = weight * g[r][1]; });
       });
       share_sums<2, 1>(by_turn);
       // Its sum with T is the gradient by the weight.
@@ -632,7 +619,7 @@ class LayersTile {
       const float weight = kBack ? 1.0f : weight_of(e, nodes(h));
 #pragma unroll
       for (int k = 0; k < kOwnRows; ++k)
-        r[k][0] = scaled(weight, own(2 * k, h)), r[k][1] = scaled(weight, own(2 * k + 1, h));
+        r[k][0] = weight * own(2 * k, h), r[k][1] = weight * own(2 * k + 1, h);
       const float* const turned = turn(0, h);
       if constexpr (kBack) {
         float mixture[kOwnMixture], by_mixture[16] = {};
@@ -809,7 +796,7 @@ class LayersTile {
     float4 x[kCount][2];
     each(0, kCount, [&](int k, int h) { x[k][h] = from[place(begin + k, h)]; });
     each(0, kCount, [&](int k, int h) {
-      const float4 found = plus(x[k][h], z(k, h));
+      const float4 found = x[k][h] + z(k, h);
       if constexpr (!kBack) answer(begin + k, h, found);
       to[place(begin + k, h)] = found;
     });
@@ -819,7 +806,7 @@ class LayersTile {
   MDOPS_D float4 row(int piece, int h, int factor) const {
     const float4 x = own(piece, h);
     if constexpr (kBack)
-      if (follows_) return times(x, kept(factor, h));
+      if (follows_) return x * kept(factor, h);
     return x;
   }
 
@@ -834,7 +821,7 @@ class LayersTile {
       Rows<kMiddlePieces> rows;
       make_rows(rows, [&](int s, int h) {
         const float4 x = row(s, h, s < kScalarPieces ? kScalars + s : kFactors + s - kScalarPieces);
-        return kBack && !begins_ && !is_forward && s < kScalarPieces ? plus(x, of_slopes(s, h)) : x;
+        return kBack && !begins_ && !is_forward && s < kScalarPieces ? x + of_slopes(s, h) : x;
       });
       multiply(z, rows);
       if (is_forward) multiply(logits, rows);
@@ -846,31 +833,30 @@ class LayersTile {
     if (turns_) each(0, kScalarPieces, [&](int s, int h) { g[s][h] = grad(s, h); });
     each(0, kScalarPieces, [&](int s, int h) { x[s][h] = z(s, h), f[s][h] = sigmoids(x[s][h]); });
     // The derivative of x sigmoid(x).
-    const auto slope_of = [](const float4& x, const float4& f) { return plus(f, rest(times(x, f), f)); };
+    const auto slope_of = [](const float4& x, const float4& f) { return f + rest(x * f, f); };
     if (kBack && turns_)
-      each(0, kScalarPieces, [&](int s, int h) { own(s, h) = times(g[s][h], slope_of(x[s][h], f[s][h])); });
+      each(0, kScalarPieces, [&](int s, int h) { own(s, h) = g[s][h] * slope_of(x[s][h], f[s][h]); });
     else
       each(0, kScalarPieces, [&](int s, int h) {
-        own(s, h) = plus(own(s, h), times(x[s][h], f[s][h]));
+        own(s, h) += x[s][h] * f[s][h];
         if constexpr (kBack) kept(kScalars + s, h) = slope_of(x[s][h], f[s][h]);
       });
 #pragma unroll
     for (int begin = 0; begin < kSidePieces; begin += kAtOnce) {
       if (turns_) each(0, kAtOnce, [&](int k, int h) { g[k][h] = grad(kScalarPieces + begin + k, h); });
       each(begin, begin + kAtOnce, [&](int k, int h) {
-        factors[k][h] = sigmoids(logits(k, h)),
-        x[k - begin][h] = times(factors[k][h], z(kScalarPieces + k, h));
+        factors[k][h] = sigmoids(logits(k, h)), x[k - begin][h] = factors[k][h] * z(kScalarPieces + k, h);
       });
       if (kBack && turns_)
         each(begin, begin + kAtOnce, [&](int k, int h) {
           const float4 &of = g[k - begin][h], &more = x[k - begin][h];
-          slope(k, h) = times(of, rest(more, factors[k][h]));
-          own(kScalarPieces + k, h) = times(of, factors[k][h]);
+          slope(k, h) = of * rest(more, factors[k][h]);
+          own(kScalarPieces + k, h) = of * factors[k][h];
         });
       else
         each(begin, begin + kAtOnce, [&](int k, int h) {
           const float4& more = x[k - begin][h];
-          own(kScalarPieces + k, h) = plus(own(kScalarPieces + k, h), more);
+          own(kScalarPieces + k, h) += more;
           if constexpr (kBack) kept(k, h) = rest(more, factors[k][h]), kept(kFactors + k, h) = factors[k][h];
         });
     }
@@ -896,20 +882,20 @@ class LayersTile {
         });
       each(0, kAtOnce, [&](int k, int h) {
         const float4& f = factors[begin + k][h];
-        a[k][h] = times(f, negative(begin + k, h)), b[k][h] = times(f, positive(begin + k, h));
+        a[k][h] = f * negative(begin + k, h), b[k][h] = f * positive(begin + k, h);
       });
       const auto first = [&](int k, int h) -> float4& { return own(kFirst + begin + k, h); };
       const auto second = [&](int k, int h) -> float4& { return own(kSecond + begin + k, h); };
       if (kBack && turns_)
         each(0, kAtOnce, [&](int k, int h) {
           const float4 &f = factors[begin + k][h], &of_first = g[k][h], &of_second = other[k][h];
-          const float4 sum = plus(times(of_first, a[k][h]), times(of_second, b[k][h]));
-          slope(begin + k, h) = plus(before[k][h], rest(sum, f));
-          first(k, h) = times(f, of_first), second(k, h) = times(f, of_second);
+          const float4 sum = of_first * a[k][h] + of_second * b[k][h];
+          slope(begin + k, h) = before[k][h] + rest(sum, f);
+          first(k, h) = f * of_first, second(k, h) = f * of_second;
         });
       else
         each(0, kAtOnce, [&](int k, int h) {
-          first(k, h) = plus(first(k, h), a[k][h]), second(k, h) = plus(second(k, h), b[k][h]);
+          first(k, h) += a[k][h], second(k, h) += b[k][h];
           if constexpr (kBack) {
             const float4& f = factors[begin + k][h];
             kept(kSidePieces + begin + k, h) = rest(a[k][h], f);
@@ -928,7 +914,7 @@ class LayersTile {
 #pragma unroll
       for (int order = 0; order < 3; ++order) {
         const int s = (order == 0 ? kScalarPieces : kMiddlePieces + (order - 1) * kSidePieces) + k;
-        sum = plus(sum, times(own(s, h), kept(order * kSidePieces + k, h)));
+        sum += own(s, h) * kept(order * kSidePieces + k, h);
       }
       return sum;
     });

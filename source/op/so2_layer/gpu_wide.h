@@ -26,6 +26,7 @@
 #include <algorithm>
 
 #include "common/gpu_barrier.h"
+#include "common/gpu_floats.h"
 #include "common/gpu_unroll.h"
 #include "common/gpu_wgmma.h"
 #include "gemm/gpu_hopper.h"
@@ -135,9 +136,8 @@ class WideTile {
         for (int l = 0; l < kDegrees; ++l) {
           const int64_t n = r * kRow + kMiddle + l * kWideChannels + k, m = n + kSide;
           const float2 f = two(factors_ + r * kSide + l * kWideChannels + k), a = two(g + n), b = two(g + m);
-          found[l] = times(f, a), found[kDegrees + l] = times(f, b);
-          found[2 * kDegrees + l] =
-              plus(times(a, less(once(y + n), once(x + n))), times(b, less(once(y + m), once(x + m))));
+          found[l] = f * a, found[kDegrees + l] = f * b;
+          found[2 * kDegrees + l] = a * (once(y + n) - once(x + n)) + b * (once(y + m) - once(x + m));
         }
       });
 #pragma unroll 1
@@ -149,9 +149,9 @@ class WideTile {
           const int at = l * kWideChannels + k;
           const int64_t n = r * kRow + kWideChannels + at;
           const float2 f = two(factors_ + r * kSide + at), by = two(g + n);
-          const float2 own = times(by, less(once(y + n), once(x + n)));
-          found[l] = times(plus(two(slopes() + r * kSide + at), own), {1.0f - f.x, 1.0f - f.y});
-          found[kDegrees + l] = times(f, by);
+          const float2 own = by * (once(y + n) - once(x + n));
+          found[l] = (two(slopes() + r * kSide + at) + own) * float2{1.0f - f.x, 1.0f - f.y};
+          found[kDegrees + l] = f * by;
         }
       });
       add_slopes();
@@ -188,8 +188,6 @@ class WideTile {
 
   // A read of numbers that are not read again.
   static MDOPS_D float2 once(const float* from) { return __ldcs(reinterpret_cast<const float2*>(from)); }
-  static MDOPS_D float2 less(float2 a, float2 b) { return {a.x - b.x, a.y - b.y}; }
-  static MDOPS_D float2 times(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; }
 
   MDOPS_D void sync_group() const { sync_threads(group_ + 1, kGroupThreads); }
 
@@ -427,8 +425,8 @@ class WideTile {
           const int from = place_of(unit, h, e);
           const uint2 high = *reinterpret_cast<const uint2*>(a_ + from);
           const uint2 low = *reinterpret_cast<const uint2*>(a_ + (from ^ kSecondPart));
-          found.v[h][e] = times(plus(halves(high.x), halves(low.x)), {by_row_[h], by_row_[h]});
-          found.v[h][e + 1] = times(plus(halves(high.y), halves(low.y)), {by_row_[h], by_row_[h]});
+          found.v[h][e] = (halves(high.x) + halves(low.x)) * float2{by_row_[h], by_row_[h]};
+          found.v[h][e + 1] = (halves(high.y) + halves(low.y)) * float2{by_row_[h], by_row_[h]};
         }
       return found;
     }
@@ -467,7 +465,6 @@ class WideTile {
     });
   }
 
-  static MDOPS_D float2 plus(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
   static MDOPS_D float2 sigmoids(float2 a) {
 #ifdef __CUDACC__
     return {sigmoid_gpu(a.x), sigmoid_gpu(a.y)};
@@ -495,7 +492,7 @@ class WideTile {
     unscale<64>(s);
     keep(of_scalars(), kWideChannels, 0, [&](int h, int e) {
       const float2 x = at(s, h, e), f = sigmoids(x);
-      return times(own.v[h][e], {f.x * (1.0f + x.x * (1.0f - f.x)), f.y * (1.0f + x.y * (1.0f - f.y))});
+      return own.v[h][e] * float2{f.x * (1.0f + x.x * (1.0f - f.x)), f.y * (1.0f + x.y * (1.0f - f.y))};
     });
     make_factors([&](int h, int e) { return at(s, h, e); });
   }
@@ -520,7 +517,7 @@ class WideTile {
     const Own own = read(of_scalars(), kWideChannels, 0);
     multiply<64, kDegrees>(more, 0, by_row_);
     unscale<64>(more);
-    place(0, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
+    place(0, [&](int h, int e) { return own.v[h][e] + at(more, h, e); });
   }
 
   // m = 0, two degrees at a time.
@@ -551,7 +548,7 @@ class WideTile {
   // Forward with gates: s and all factors.
   MDOPS_D void add_scalars(Own& own, const auto& s) {
     if constexpr (kAddsRows) own = addend(0, 0);
-    answer(0, [&](int h, int e) { return plus(own.v[h][e], times(s(h, e), sigmoids(s(h, e)))); });
+    answer(0, [&](int h, int e) { return own.v[h][e] + s(h, e) * sigmoids(s(h, e)); });
     make_factors(s);
   }
   // Memory is read before the products, and the rest after them.
@@ -562,10 +559,9 @@ class WideTile {
     if constexpr (kAddsRows) own = addend(l, l * kWideChannels);
     if constexpr (kGated && !kBack) {
       const Own factors = read(factors_, kSide, (l - 1) * kWideChannels);
-      answer(l * kWideChannels,
-             [&](int h, int e) { return plus(own.v[h][e], times(factors.v[h][e], z(h, e))); });
+      answer(l * kWideChannels, [&](int h, int e) { return own.v[h][e] + factors.v[h][e] * z(h, e); });
     } else {
-      answer(l * kWideChannels, [&](int h, int e) { return plus(own.v[h][e], z(h, e)); });
+      answer(l * kWideChannels, [&](int h, int e) { return own.v[h][e] + z(h, e); });
     }
   }
 
@@ -590,12 +586,10 @@ class WideTile {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
               float2 scale{by_row_[h] * by.x, by_row_[h] * by.y};
-              if constexpr (kGated && !kBack) scale = times(scale, factors.v[h][e]);
+              if constexpr (kGated && !kBack) scale = scale * factors.v[h][e];
               const float2 a_u = at(a, h, e), a_v = at(a, h, e + 8), b_u = at(b, h, e), b_v = at(b, h, e + 8);
-              negative.v[h][e] =
-                  plus(negative.v[h][e], times(scale, kBack ? plus(a_u, b_v) : less(a_u, b_v)));
-              positive.v[h][e] =
-                  plus(positive.v[h][e], times(scale, kBack ? less(b_u, a_v) : plus(b_u, a_v)));
+              negative.v[h][e] = negative.v[h][e] + scale * (kBack ? a_u + b_v : a_u - b_v);
+              positive.v[h][e] = positive.v[h][e] + scale * (kBack ? b_u - a_v : b_u + a_v);
             }
           }
         });
