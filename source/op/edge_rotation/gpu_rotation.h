@@ -10,7 +10,7 @@
 
 namespace mdops::gpu_rotation {
 
-using gpu_graph_rows::all_of, gpu_graph_rows::node_row, gpu_graph_rows::row_at;
+using gpu_graph_rows::node_row, gpu_graph_rows::row_at;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) rotate_kernel(RotateArgs
 #pragma unroll K::kRows> 0 ? 2 : 1
         for (int r = 0; r < rows; ++r) {
           T* to = args.y + (e * shape.rows + first + r) * shape.channels + c;
-          auto y = begin ? Vector<T, size>(to) : all_of<T, size>(T(0));
+          auto y = begin ? Vector<T, size>(to) : Vector<T, size>::all(T(0));
           const Factors<T, K> factors(turn, r, begin, shape.columns);
 #pragma unroll
           for (int d = 0; d < K::kColumns; ++d)
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs
     for (int64_t column = 0; column < shape.columns; column += kColumns) {
       Vector<T, size> sums[kColumns];
 #pragma unroll
-      for (int d = 0; d < kColumns; ++d) sums[d] = all_of<T, size>(fits ? T(0) : not_a_number<T>());
+      for (int d = 0; d < kColumns; ++d) sums[d] = Vector<T, size>::all(fits ? T(0) : not_a_number<T>());
       for (int64_t p = begin + member * kEdges; p < end; p += kTeam * kEdges) {
         const bool there = p + place.edge < end;
         const int64_t e = there ? row_at(edges, n, p + place.edge) : -1;
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs
 #pragma unroll K::kOfSums
           for (int r = 0; r < rows; ++r) {
             const auto y = e < 0
-                               ? all_of<T, size>(not_a_number<T>())
+                               ? Vector<T, size>::all(not_a_number<T>())
                                : Vector<T, size>(args.y + (e * shape.rows + first + r) * shape.channels + c);
             const Factors<T, K> factors(turn, r, column, shape.columns);
 #pragma unroll
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs
         __syncthreads();
         // Each edge's lanes in the team have some of the columns.
         for (int d = member * kEdges + place.edge; d < kColumns; d += kTeam * kEdges) {
-          auto sum = all_of<T, size>(T(0));
+          auto sum = Vector<T, size>::all(T(0));
           const T* from = place.staged - member * kStagedNumbers<T, K> + (d * kLanes + place.column) * size;
           for (int warp = 0; warp < kTeam; ++warp, from += kStagedNumbers<T, K>) {
             const Vector<T, size> own(from);
@@ -364,16 +364,9 @@ void with_sizes(const RotationShape& shape, const F& launch) {
                     : known.template operator()<8, 10, 16, true>();
       if (rows == 13 && columns == 25) return known.template operator()<8, 13, 25, true>();
     }
-    if (columns == 4)
-      known.template operator()<8, 0, 4, true>();
-    else if (columns == 9)
-      known.template operator()<8, 0, 9, true>();
-    else if (columns == 16)
-      known.template operator()<8, 0, 16, true>();
-    else if (columns == 25)
-      known.template operator()<8, 0, 25, true>();
-    else
-      known.template operator()<8, 0, 18, false>();
+    const bool all_at_once = with_one_of<4, 9, 16, 25>(
+        columns, [&]<int kColumns>() { known.template operator()<8, 0, kColumns, true>(); });
+    if (!all_at_once) known.template operator()<8, 0, 18, false>();
   });
 }
 

@@ -1,4 +1,4 @@
-// The ops on edges after messages. A device has `run_edge_update` and `run_edge_update_gradients`.
+// The ops on edges after messages. A device has `run_edge_update`.
 #pragma once
 
 #include "common/activation_code.h"
@@ -32,9 +32,9 @@ struct EdgeUpdateOps {
 
   // By z.
   static Tensor edge_update_backward(Checked<Device>& in, EdgeUpdateArgs<T>& a, Input grad) {
-    in.place(a.grad, "grad", grad, {a.edges, a.width});
+    in.give(a.grad, "grad", grad, {a.edges, a.width});
     Tensor by_z = in.result(a.out, {a.rows, a.width});
-    run_edge_update_gradients(in.op, a);
+    run_edge_update(in.op, a);
     return by_z;
   }
 

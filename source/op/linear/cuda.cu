@@ -131,17 +131,12 @@ Tensor thin_product(const CudaOp& op, ProductForm form, Input a, Input b, const 
   Tensor c = empty_result(op, form, a, b);
   dispatch_float(op, a.scalar_type(), [&]<class T>(T) {
     const T* const biases = bias && bias->numel() ? bias->const_data_ptr<T>() : nullptr;
-    gpu_linear::with_thin_rows<T>(
-        rows, depth == 1 ? columns : depth, [&]<int size>(int lanes, int64_t blocks) {
-          const auto launch = [&](auto kernel, int64_t width) {
-            op.launch(kernel, blocks, gpu_linear::kThinThreads, 0, rows, width, a.const_data_ptr<T>(),
-                      b.const_data_ptr<T>(), biases, c.mutable_data_ptr<T>(), lanes);
-          };
-          if (depth == 1)
-            launch(gpu_linear::outer_kernel<T, size>, columns);
-          else
-            launch(gpu_linear::dot_kernel<T, size>, depth);
-        });
+    const int64_t width = depth == 1 ? columns : depth;
+    with_row_lanes<T>(width, 0, [&]<int size>(int lanes) {
+      const auto kernel = depth == 1 ? gpu_linear::outer_kernel<T, size> : gpu_linear::dot_kernel<T, size>;
+      op.launch_for(rows << lanes, kRowThreads, kernel, rows, width, a.const_data_ptr<T>(),
+                    b.const_data_ptr<T>(), biases, c.mutable_data_ptr<T>(), lanes);
+    });
   });
   return c;
 }

@@ -480,13 +480,7 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const OrderMomentArg
 template <class T, class F>
 bool with_known(const OrderMomentShape& shape, const F& f) {
   const auto with_degree = [&]<int channels, int groups>() {
-    if (shape.degree == 1)
-      f.template operator()<1, channels, groups>();
-    else if (shape.degree == 2)
-      f.template operator()<2, channels, groups>();
-    else if (shape.degree == 3)
-      f.template operator()<3, channels, groups>();
-    return shape.degree >= 1 && shape.degree <= 3;
+    return with_one_of<1, 2, 3>(shape.degree, [&]<int L>() { f.template operator()<L, channels, groups>(); });
   };
   if constexpr (sizeof(T) == sizeof(float)) {
     if (shape.groups == 2 && shape.channels == 32) return with_degree.template operator()<32, 2>();
