@@ -1,4 +1,4 @@
-// The ops on nodes after messages. A device has `run_node_update` and `run_node_update_gradients`.
+// The ops on nodes after messages. A device has `run_node_update`.
 #pragma once
 
 #include "common/activation_code.h"
@@ -35,7 +35,7 @@ struct NodeUpdateOps {
     in.take(a.grad, "grad", grad, {a.rows, a.width});
     Tensor by_z = in.result(a.by_z, {a.rows, a.width}), by_u = in.result(a.by_u, {a.rows, a.width});
     Tensor by_m = in.result(a.by_m, {a.rows, a.width});
-    run_node_update_gradients(in.op, a);
+    run_node_update(in.op, a);
     return {by_z, by_u, by_m};
   }
 
