@@ -23,13 +23,11 @@ struct AngleInputs : AngleArgs<T> {
 
 template <class Device, class T>
 struct AngleMomentOps {
-  static AngleInputs<T> arguments(Checked<Device>& in, Input displacements, Input counts, Input types,
-                                  Input std, Input pair_mask, double cutoff, double cutoff_smooth,
-                                  double protection, int64_t exponent, int64_t octaves, int64_t fineness,
+  static AngleInputs<T> arguments(Checked<Device>& in, PairTensors pairs, Input std, Input pair_mask,
+                                  CutoffNumbers cutoff, int64_t exponent, int64_t octaves, int64_t fineness,
                                   bool gated) {
     AngleInputs<T> a{};
-    a.atoms = take_descriptor(in, a, a.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
-                              cutoff_smooth, protection);
+    a.atoms = take_descriptor(in, a, a.pair_mask, pairs, std, pair_mask, cutoff);
     a.take_grid(in.op, exponent, octaves, fineness);
     a.gated = gated;
     return a;
@@ -84,13 +82,12 @@ struct AngleFeatureOps {
     AngleTables<T> tables;
   };
 
-  static Given arguments(Checked<Device>& in, Input displacements, Input counts, Input types, Input std,
-                         Input pair_mask, Input tables, Input gates, double cutoff, double cutoff_smooth,
-                         double protection, int64_t exponent, int64_t octaves, int64_t fineness) {
-    Given a{
-        AngleMomentOps<Device, T>::arguments(in, displacements, counts, types, std, pair_mask, cutoff,
-                                             cutoff_smooth, protection, exponent, octaves, fineness, false),
-        {}};
+  static Given arguments(Checked<Device>& in, PairTensors pairs, Input std, Input pair_mask, Input tables,
+                         Input gates, CutoffNumbers cutoff, int64_t exponent, int64_t octaves,
+                         int64_t fineness) {
+    Given a{AngleMomentOps<Device, T>::arguments(in, pairs, std, pair_mask, cutoff, exponent, octaves,
+                                                 fineness, false),
+            {}};
     in.place(a.tables.plain, "tables", tables, {a.pairs(), a.pieces, kAny, kAngleRow});
     const int64_t channels = tables.size(2);
     if (channels < 1 || channels > kMostAngleChannels)

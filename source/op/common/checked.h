@@ -17,6 +17,13 @@ template <class... A>
 struct TypeList {
   static constexpr size_t kCount = sizeof...(A);
 };
+// Of so many tensors, for a struct of them (common/bind.h).
+template <size_t N, class... A>
+struct TensorParts : TensorParts<N - 1, const Tensor&, A...> {};
+template <class... A>
+struct TensorParts<0, A...> {
+  using Types = TypeList<A...>;
+};
 
 // Each names its argument, and the kernels' pointer for it, whose type is the required dtype. The tensors
 // live as long as the call; copies, until the kernels are launched.

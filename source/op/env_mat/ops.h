@@ -9,21 +9,17 @@ namespace mdops {
 
 template <class Device, class T>
 struct EnvMatOps {
-  static EnvMatArgs<T> arguments(Checked<Device>& in, Input displacements, Input counts, Input types,
-                                 Input std, Input pair_mask, double cutoff, double cutoff_smooth,
-                                 double protection, bool radial) {
+  static EnvMatArgs<T> arguments(Checked<Device>& in, PairTensors pairs, Input std, Input pair_mask,
+                                 CutoffNumbers cutoff, bool radial) {
     EnvMatArgs<T> a{};
-    a.atoms = take_descriptor(in, a, a.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
-                              cutoff_smooth, protection);
+    a.atoms = take_descriptor(in, a, a.pair_mask, pairs, std, pair_mask, cutoff);
     a.columns = radial ? 1 : 4;
     return a;
   }
 
-  static Tensor env_mat(Checked<Device>& in, Input displacements, Input counts, Input types, Input mean,
-                        Input std, Input pair_mask, double cutoff, double cutoff_smooth, double protection,
-                        bool radial) {
-    auto a = arguments(in, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                       radial);
+  static Tensor env_mat(Checked<Device>& in, PairTensors pairs, Input mean, Input std, Input pair_mask,
+                        CutoffNumbers cutoff, bool radial) {
+    auto a = arguments(in, pairs, std, pair_mask, cutoff, radial);
     in.take(a.mean, "mean", mean, {a.ntypes});
     T* rows;
     Tensor result = in.result(rows, {a.atoms, a.width, a.columns});

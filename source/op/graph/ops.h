@@ -70,7 +70,7 @@ struct EdgeListOps {
                                    Input counts, Input types, Input pair_mask, double cutoff,
                                    double angle_cutoff, int64_t edge_sel, int64_t angle_sel, int64_t nodes,
                                    int64_t capacity) {
-    EdgeListArgs<T> a{take_slots(in, displacements, counts, types, T{})};
+    EdgeListArgs<T> a{take_slots(in, PairTensors{displacements, counts, types}, T{})};
     const auto [atoms, width] = std::pair(a.list.atoms, a.list.width);
     a.edge_sel = count_of(in.op, "edge_sel", edge_sel), a.nodes = count_of(in.op, "nodes", nodes);
     a.angle_sel = count_of(in.op, "angle_sel", angle_sel);

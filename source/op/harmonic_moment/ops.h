@@ -21,11 +21,11 @@ struct HarmonicSumOps {
     }
   };
 
-  static Given arguments(Checked<Device>& in, Input displacements, Input counts, Input types, Input pair_mask,
-                         Input table, Input rows, Input slopes, Input pieces, double cutoff,
-                         int64_t intervals, int64_t degree, int64_t seconds) {
+  static Given arguments(Checked<Device>& in, PairTensors pairs, Input pair_mask, Input table, Input rows,
+                         Input slopes, Input pieces, double cutoff, int64_t intervals, int64_t degree,
+                         int64_t seconds) {
     Given a{};
-    const SlotArgs<T> list = take_slots(in, displacements, counts, types, T{});
+    const SlotArgs<T> list = take_slots(in, pairs, T{});
     const int64_t ntypes = list.ntypes;
     a.displacements = list.displacements, a.counts = list.counts, a.types = list.types;
     a.atoms = list.atoms, a.width = list.width, a.ntypes = list.ntypes;

@@ -8,9 +8,9 @@ namespace mdops {
 
 template <class Device, class T>
 struct RowListOps {
-  static Outputs<5> neighbor_rows(Checked<Device>& in, Input displacements, Input counts, Input types,
-                                  Input pair_mask, Input zeroed, double cutoff) {
-    const auto a = take_row_list<T>(in, displacements, counts, types, pair_mask, zeroed, cutoff);
+  static Outputs<5> neighbor_rows(Checked<Device>& in, PairTensors pairs, Input pair_mask, Input zeroed,
+                                  double cutoff) {
+    const auto a = take_row_list<T>(in, pairs, pair_mask, zeroed, cutoff);
     const int64_t atoms = a.list.atoms;
     RowListResults<T> out;
     Tensor offsets = in.result(out.offsets, {atoms + 1});
@@ -26,12 +26,9 @@ struct RowListOps {
 
 template <class Device, class T>
 struct SplineRowsOps {
-  static SplineRowsArgs<T> arguments(Checked<Device>& in, Input displacements, Input slots, Input counts,
-                                     Input types, Input mean, Input std, Input table, double cutoff,
-                                     double cutoff_smooth, double protection, double s_max, double grading,
-                                     int64_t rows, bool gated) {
-    SplineRowsArgs<T> a{take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff,
-                                                 cutoff_smooth, protection, rows)};
+  static SplineRowsArgs<T> arguments(Checked<Device>& in, RowTensors of, Input table, CutoffNumbers cutoff,
+                                     double s_max, double grading, int64_t rows, bool gated) {
+    SplineRowsArgs<T> a{take_environment_rows<T>(in, of, cutoff, rows)};
     in.take(a.table, "table", table, {a.list.ntypes, a.list.ntypes + gated, kAny, kAny});
     a.functions = static_cast<int>(table.size(1)), a.channels = table.size(3), a.gated = gated;
     check_knots(in.op, s_max, grading);
@@ -67,11 +64,9 @@ struct SplineRowsOps {
 
 template <class Device, class T>
 struct EnvironmentRowsOps {
-  static EnvironmentRowsArgs<T> arguments(Checked<Device>& in, Input displacements, Input slots, Input counts,
-                                          Input types, Input mean, Input std, double cutoff,
-                                          double cutoff_smooth, double protection, int64_t rows) {
-    return take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
-                                    protection, rows);
+  static EnvironmentRowsArgs<T> arguments(Checked<Device>& in, RowTensors of, CutoffNumbers cutoff,
+                                          int64_t rows) {
+    return take_environment_rows<T>(in, of, cutoff, rows);
   }
 
   static Outputs<4> environment_rows(Checked<Device>& in, EnvironmentRowsArgs<T>& a) {
@@ -121,14 +116,11 @@ struct HarmonicRowsOps {
     int components() const { return components_to(degree); }
   };
 
-  static Given arguments(Checked<Device>& in, Input displacements, Input slots, Input counts, Input types,
-                         Input mean, Input std, double cutoff, double cutoff_smooth, double protection,
-                         int64_t rows, int64_t degree) {
+  static Given arguments(Checked<Device>& in, RowTensors of, CutoffNumbers cutoff, int64_t rows,
+                         int64_t degree) {
     if (degree < 2 || degree > kMostDegrees)
       fail(in.op, "argument `degree` is ", degree, ", expected 2 to ", kMostDegrees);
-    return {take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff,
-                                     cutoff_smooth, protection, rows),
-            static_cast<int>(degree)};
+    return {take_environment_rows<T>(in, of, cutoff, rows), static_cast<int>(degree)};
   }
 
   static Tensor harmonic_rows(Checked<Device>& in, Given& a) {

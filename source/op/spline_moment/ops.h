@@ -30,12 +30,10 @@ struct SplineMomentOps {
     }
   };
 
-  static Given arguments(Checked<Device>& in, Input displacements, Input counts, Input types, Input mean,
-                         Input std, Input pair_mask, double cutoff, double cutoff_smooth, double protection,
-                         double s_max, double grading, bool radial, bool gated) {
+  static Given arguments(Checked<Device>& in, PairTensors pairs, Input mean, Input std, Input pair_mask,
+                         CutoffNumbers cutoff, double s_max, double grading, bool radial, bool gated) {
     Given a{};
-    a.atoms = take_descriptor(in, a, a.places.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
-                              cutoff_smooth, protection);
+    a.atoms = take_descriptor(in, a, a.places.pair_mask, pairs, std, pair_mask, cutoff);
     in.take(a.mean, "mean", mean, {a.ntypes});
     a.places.ntypes = a.ntypes, a.s_max = s_max, a.grading = grading, a.radial = radial, a.gated = gated;
     if (radial && gated) fail(in.op, "argument `gated` is for all four columns, not for `radial` moments");
@@ -43,12 +41,11 @@ struct SplineMomentOps {
     return a;
   }
 
-  static Outputs<3> spline_moment(Checked<Device>& in, Input displacements, Input counts, Input types,
-                                  Input mean, Input std, Input pair_mask, Input zeroed, Input sel,
-                                  Input padding, double cutoff, double cutoff_smooth, double protection,
-                                  double s_max, double grading, int64_t intervals, bool radial, bool gated) {
-    auto a = arguments(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                       protection, s_max, grading, radial, gated);
+  static Outputs<3> spline_moment(Checked<Device>& in, PairTensors pairs, Input mean, Input std,
+                                  Input pair_mask, Input zeroed, Input sel, Input padding,
+                                  CutoffNumbers cutoff, double s_max, double grading, int64_t intervals,
+                                  bool radial, bool gated) {
+    auto a = arguments(in, pairs, mean, std, pair_mask, cutoff, s_max, grading, radial, gated);
     a.take_intervals(in.op, intervals);
     const PlaceInputs places(in.op, zeroed, sel, padding, a.atoms, a.ntypes);
     a.places = places.places(a.places.pair_mask, a.ntypes);
@@ -64,12 +61,10 @@ struct SplineMomentOps {
     return pulled(in, a, nullptr, a.take_gradient(in, grad));
   }
 
-  static Tensor spline_moment_jvp(Checked<Device>& in, Input tangent, Input displacements, Input counts,
-                                  Input types, Input mean, Input std, Input pair_mask, double cutoff,
-                                  double cutoff_smooth, double protection, double s_max, double grading,
-                                  int64_t intervals, bool radial, bool gated) {
-    auto a = arguments(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                       protection, s_max, grading, radial, gated);
+  static Tensor spline_moment_jvp(Checked<Device>& in, Input tangent, PairTensors pairs, Input mean,
+                                  Input std, Input pair_mask, CutoffNumbers cutoff, double s_max,
+                                  double grading, int64_t intervals, bool radial, bool gated) {
+    auto a = arguments(in, pairs, mean, std, pair_mask, cutoff, s_max, grading, radial, gated);
     a.take_intervals(in.op, intervals);
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
