@@ -4,6 +4,7 @@
 #pragma once
 
 #include "axis_product/axis_product.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 
 namespace mdops::gpu_axis {
@@ -92,8 +93,7 @@ MDOPS_D T* columns_of(const AxisArgs<T>& p, FourRows<T>** columns) {
   *columns = reinterpret_cast<FourRows<T>*>(block_memory<T>());
   const T* const t = p.t + blockIdx.x * p.t_size();
   for (int k = threadIdx.x; k < p.width; k += kFourThreads)
-#pragma unroll
-    for (int a = 0; a < 4; ++a) (*columns)[k].of[a] = a < p.rows ? t[a * p.width + k] : T(0);
+    unrolled<4>([&](int a) { (*columns)[k].of[a] = a < p.rows ? t[a * p.width + k] : T(0); });
   return reinterpret_cast<T*>(*columns + p.width);
 }
 
@@ -132,8 +132,7 @@ __global__ void __launch_bounds__(kFourThreads) four_gradient_kernel(AxisArgs<T>
     for (int k = part; k < p.width; k += together) {
       const FourRows<T> t = columns[k];
       const T factor = g[k * stride + l];
-#pragma unroll
-      for (int a = 0; a < 4; ++a) sum.of[a] += factor * t.of[a];
+      unrolled<4>([&](int a) { sum.of[a] += factor * t.of[a]; });
     }
     parts[part * p.axis + l] = sum;
   }
@@ -142,14 +141,12 @@ __global__ void __launch_bounds__(kFourThreads) four_gradient_kernel(AxisArgs<T>
   for (int k = threadIdx.x; k < p.width; k += kFourThreads) {
     FourRows<T> sum{};
     for (int m = 0; m < together && k < p.axis; ++m)
-#pragma unroll
-      for (int a = 0; a < 4; ++a) sum.of[a] += parts[m * p.axis + k].of[a];
+      unrolled<4>([&](int a) { sum.of[a] += parts[m * p.axis + k].of[a]; });
 #pragma unroll 4
     for (int m = 0; m < p.axis; ++m) {
       const FourRows<T> t = columns[m];
       const T factor = g[k * stride + m];
-#pragma unroll
-      for (int a = 0; a < 4; ++a) sum.of[a] += factor * t.of[a];
+      unrolled<4>([&](int a) { sum.of[a] += factor * t.of[a]; });
     }
 #pragma unroll
     for (int a = 0; a < 4; ++a)

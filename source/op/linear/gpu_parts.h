@@ -99,13 +99,11 @@ template <int count, int kEights, int kUnits>
 MDOPS_D void begin_stage(float (&now)[kUnits][4], const SplitRows<kEights>& a, uint64_t high_b,
                          uint64_t low_b) {
   begin_products();
-#pragma unroll
-  for (int eight = 0; eight < count; ++eight) {
+  unrolled<count>([&](int eight) {
     multiply_add(now, a.low[eight], high_b + 2 * eight, eight > 0);
     multiply_add(now, a.high[eight], low_b + 2 * eight, true);
-  }
-#pragma unroll
-  for (int eight = 0; eight < count; ++eight) multiply_add(now, a.high[eight], high_b + 2 * eight, true);
+  });
+  unrolled<count>([&](int eight) { multiply_add(now, a.high[eight], high_b + 2 * eight, true); });
   commit_products();
 }
 
@@ -124,15 +122,13 @@ MDOPS_D void store(const float (&c)[kUnits][4], const float* bias, float* to, in
                    int64_t columns, int64_t row, int64_t column) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const bool pairs = columns % 2 == 0 && line % 2 == 0;
-#pragma unroll
-  for (int n = 0; n < kUnits; ++n) {
+  unrolled<kUnits>([&](int n) {
     const int64_t at = column + 8 * n + 2 * t;
     const bool first = at < columns, second = at + 1 < columns;
     const float b0 = bias && first ? bias[at] : 0.f, b1 = bias && second ? bias[at + 1] : 0.f;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    unrolled<2>([&](int h) {
       const int64_t own_row = row + 8 * h + g;
-      if (own_row >= rows || !first) continue;
+      if (own_row >= rows || !first) return;
       float* place = to + own_row * line + at;
       const float2 own{c[n][2 * h] + b0, c[n][2 * h + 1] + b1};
       if (pairs) {
@@ -141,8 +137,8 @@ MDOPS_D void store(const float (&c)[kUnits][4], const float* bias, float* to, in
         place[0] = own.x;
         if (second) place[1] = own.y;
       }
-    }
-  }
+    });
+  });
 }
 
 }  // namespace mdops::gpu_linear

@@ -4,6 +4,7 @@
 // ahead, and once B is there waits for no other.
 #pragma once
 
+#include "common/gpu_unroll.h"
 #include "linear/gpu_parts.h"
 
 namespace mdops::gpu_linear {
@@ -14,15 +15,13 @@ using RowStage = RowsOfA<kRowEights>;
 
 MDOPS_D void load_rows(RowStage& stage, const RowArgs& args, const float* a, int64_t row, int at) {
   const int lane = threadIdx.x % 32, depth = static_cast<int>(args.depth);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  unrolled<2>([&](int h) {
     const float* const line = a + min(row + lane / 4 + 8 * h, args.rows - 1) * args.a.line;
-#pragma unroll
-    for (int eight = 0; eight < kRowEights; ++eight) {
+    unrolled<kRowEights>([&](int eight) {
       const int k = at + 8 * eight + lane % 4 * 2;
       stage.numbers[eight][h] = load_two(line + k, k < depth);
-    }
-  }
+    });
+  });
 }
 
 // Splits the columns of b from `column` on: stages of the depth in order, the low parts after all high

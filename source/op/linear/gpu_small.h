@@ -87,22 +87,17 @@ __global__ void __launch_bounds__(kWarp* kMostSmallWarps) small_kernel(const __g
     // Tensor cores round every sum towards zero: so these begin at zero, with the small products first.
     float now[4][4] = {};
     Split of_row[2][4], of_column[4][4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) of_row[n][k] = split(a.numbers[n][k]);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) of_column[n][k] = split(b.numbers[n][k]);
-    }
+    unrolled<4>([&](int k) {
+      unrolled<2>([&](int n) { of_row[n][k] = split(a.numbers[n][k]); });
+      unrolled<4>([&](int n) { of_column[n][k] = split(b.numbers[n][k]); });
+    });
     const auto multiply = [&](uint32_t Split::* left, uint32_t Split::* right) {
 #pragma unroll
       for (int k = 0; k < 4; k += 2) {
         const uint32_t rows[4] = {of_row[0][k].*left, of_row[1][k].*left, of_row[0][k + 1].*left,
                                   of_row[1][k + 1].*left};
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          multiply_8(now[n], rows, of_column[n][k].*right, of_column[n][k + 1].*right);
-        }
+        unrolled<4>(
+            [&](int n) { multiply_8(now[n], rows, of_column[n][k].*right, of_column[n][k + 1].*right); });
       }
     };
     multiply(&Split::low, &Split::high), multiply(&Split::high, &Split::low);

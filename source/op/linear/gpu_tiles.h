@@ -11,6 +11,7 @@
 // order.
 #pragma once
 
+#include "common/gpu_unroll.h"
 #include "linear/gpu_parts.h"
 
 namespace mdops::gpu_linear {
@@ -53,14 +54,13 @@ struct TileStage {
 
   // Loads the next stage, with zeros beyond the depth.
   MDOPS_D void load() {
-#pragma unroll
-    for (int eight = 0; eight < kEights; ++eight) {
+    unrolled<kEights>([&](int eight) {
       b[eight] = two_of(b_.data + 8 * eight * b_.deep, b_.deep, has_column_, left_b_ - 8 * eight);
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         a.numbers[eight][h] = two_of(a_.data + 8 * eight * a_.deep + 8 * h * a_.line, a_.deep, has_row_[h],
                                      left_a_ - 8 * eight);
-    }
+    });
     a_.data += kDepth * a_.deep, left_a_ -= kDepth;
     b_.data += kDepth * b_.deep, left_b_ -= kDepth;
   }
@@ -79,11 +79,10 @@ struct TileStage {
 MDOPS_D float split_stage(const float2 (&b)[kEights], int half, float* parts) {
   const int lane = threadIdx.x % 32, n = 8 * (threadIdx.x / 32) + lane % 8;
   float sum = 0;
-#pragma unroll
-  for (int eight = 0; eight < kEights; ++eight) {
+  unrolled<kEights>([&](int eight) {
     split_pair(parts + n * kRow, kLow, kEights * half + eight, n, lane / 8, b[eight]);
     sum += b[eight].x + b[eight].y;
-  }
+  });
   return sum;
 }
 
