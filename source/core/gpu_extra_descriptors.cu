@@ -57,7 +57,7 @@ bool is_all(const GpuExtraDescriptor<T>& other, const TypeRows* rows, int64_t co
 template <class T>
 GpuExtraDescriptor<T>::GpuExtraDescriptor(const ExtraDescriptorWeights<T>& data, cudaStream_t stream)
     : reach(data.reach), channels(data.channels), constant_count(data.constant_count) {
-  constants.copy(data.constants.data(), data.constants.size(), stream);
+  constants.copy(data.constants, stream);
 }
 
 template <class T>

@@ -64,6 +64,8 @@ class GpuArray {
     if (size) check_cuda(cudaMemcpyAsync(data_, from, size * sizeof(T), cudaMemcpyDefault, stream));
     return data_;
   }
+  // Of a vector.
+  T* copy(const auto& from, cudaStream_t stream) { return copy(from.data(), from.size(), stream); }
 
  private:
   void release() {

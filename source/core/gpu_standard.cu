@@ -37,8 +37,8 @@ class GpuStandardPart : public GpuPart {
     parameters[0] = &inputs_.fparam, parameters[1] = &inputs_.aparam;
     const cudaStream_t stream = base_.stream();
     checker_.set(request.extends ? std::vector<Limit>() : own.limits, stream);
-    scale_.copy(own.scale.data(), own.scale.size(), stream);
-    shift_.copy(own.shift.data(), own.shift.size(), stream);
+    scale_.copy(own.scale, stream);
+    shift_.copy(own.shift, stream);
     for (size_t p = 0; p < std::max<size_t>(1, own.sums.size()); ++p) {
       StepArgs args{};
       if (has_sums_) {
@@ -262,8 +262,8 @@ class GpuRowsPart : public GpuPart {
     inputs_ = inputs, parameters[0] = &inputs_.fparam, parameters[1] = &inputs_.aparam;
     nets_.shape = shape, nets_.nets = count;
     nets_.inputs = static_cast<int>(extras_.width() + inputs.width());
-    nets_.scale = scale_.copy(scale.data(), scale.size(), stream);
-    nets_.shift = shift_.copy(shift.data(), shift.size(), stream);
+    nets_.scale = scale_.copy(scale, stream);
+    nets_.shift = shift_.copy(shift, stream);
     numbers_ = std::vector<GpuArray<T>>(4 * (shape.layers + 1));
     std::vector<std::vector<T>> here(numbers_.size());
     for (int k = 0; k < count; ++k)
