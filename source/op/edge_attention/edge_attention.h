@@ -20,8 +20,6 @@
 // constant G.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "common/math.h"
 

@@ -226,7 +226,7 @@ void run_atom(const EdgeLayerArgs<T>& args, int64_t atom, const void* packed, vo
 }  // namespace
 
 template <class T>
-EdgeLayerSizes edge_layer_sizes(const EdgeLayerArgs<T>& args, int64_t n) {
+PackedSizes edge_layer_sizes(const EdgeLayerArgs<T>& args, int64_t n) {
   return {PackedLayer<T>(args, nullptr).bytes,
           LayerOfAtom<T, true>(args, 0, n, T(0), nullptr, nullptr).bytes()};
 }

@@ -142,7 +142,7 @@ void grid_pack(const GridArgs<T>& args, void* packed) {
 }
 
 template <class T>
-GridSizes grid_sizes(const GridArgs<T>& args) {
+PackedSizes grid_sizes(const GridArgs<T>& args) {
   const int64_t rows = args.first + args.second + args.results;
   return {PackedGrid<T>(args, nullptr).bytes, static_cast<int64_t>(rows * kWide<T> * sizeof(T))};
 }

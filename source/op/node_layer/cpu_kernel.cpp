@@ -200,7 +200,7 @@ class LayerOfNodes {
 }  // namespace
 
 template <class T>
-NodeLayerSizes node_layer_sizes(const NodeLayerArgs<T>& args) {
+PackedSizes node_layer_sizes(const NodeLayerArgs<T>& args) {
   return {PackedNodes<T>(args, nullptr).bytes, LayerOfNodes<T>(args, nullptr, nullptr).bytes};
 }
 

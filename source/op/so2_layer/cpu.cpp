@@ -16,7 +16,7 @@ constexpr int64_t kLayerEdges = 64;  // a piece of work, at least
 template <class T>
 static void run_so2(const Op& op, const So2Args<T>& args) {
   struct Use;
-  const So2Sizes sizes = MDOPS_RUN(so2_sizes, args);
+  const PackedSizes sizes = MDOPS_RUN(so2_sizes, args);
   Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
   MDOPS_RUN(so2_pack, args, packed.mutable_data_ptr());
   parallel(args.edges, kLayerEdges, [&](int64_t begin, int64_t end) {
@@ -45,7 +45,7 @@ class MessagesByNodes {
     for (size_t n = 0; n + 1 < given.layers.size(); ++n) {
       So2Args<T> layer = given.layers[n];
       layer.grad = given.grad;
-      const So2Sizes sizes = MDOPS_RUN(so2_sizes, layer);
+      const PackedSizes sizes = MDOPS_RUN(so2_sizes, layer);
       layers_.push_back(packed(sizes.packed));
       MDOPS_RUN(so2_pack, layer, layers_.back().mutable_data_ptr());
       layer_scratch_ = sizes.scratch;

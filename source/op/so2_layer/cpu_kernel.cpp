@@ -304,14 +304,14 @@ void pack_end(const So2Args<T>& args, void* memory) {
 }
 
 template <class T>
-So2Sizes sizes_of(const So2Args<T>& args) {
+PackedSizes sizes_of(const So2Args<T>& args) {
   return {PackedSo2<T>(args, nullptr).bytes, Block<T>(args, nullptr, nullptr).bytes};
 }
 
 }  // namespace
 
 template <class T>
-So2Sizes so2_sizes(const So2Args<T>& args) {
+PackedSizes so2_sizes(const So2Args<T>& args) {
   return sizes_of(args);
 }
 
