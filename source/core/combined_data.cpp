@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
-
 namespace mdops::core {
 
 template <class T>
@@ -111,7 +109,6 @@ double positive(const Json& about, const char* name) {
   return value;
 }
 
-template struct StandardWeights<float>;
-template struct StandardWeights<double>;
+MDOPS_INSTANTIATE_CLASSES(StandardWeights)
 
 }  // namespace mdops::core

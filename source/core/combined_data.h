@@ -78,8 +78,7 @@ std::array<const Parameters*, 2> read_members(const Json& about, const Make& mak
 }
 
 // The atoms of a call, on the CPU or a GPU, for the kernels of pair tables.
-template <class Call>
-ListArgs list_of(const Call& call, int ntypes) {
+ListArgs list_of(const auto& call, int ntypes) {
   ListArgs list{};
   list.positions = call.positions, list.cell = call.cell, list.batch = call.systems, list.types = call.types;
   list.neighbors = call.rows.neighbors.data(), list.images = call.rows.images.data();

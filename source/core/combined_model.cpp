@@ -5,7 +5,6 @@
 
 #include "core/combined_data.h"
 #include "core/cpu_base.h"
-#include "core/error.h"
 #include "core/extra_descriptors.h"
 #include "hybrid_potential/cpu_loops.h"
 #include "pair_table/cpu_loops.h"

@@ -20,8 +20,7 @@ struct Atoms {
   const double *fparam, *aparam, *field;
 
   // Sets them in a kernel's arguments.
-  template <class Args>
-  void set(Args& args, bool mixed) const {
+  void set(auto& args, bool mixed) const {
     args.positions = places, args.cell = cell, args.batch = systems, args.types = types;
     args.neighbors = rows.neighbors.data(), args.images = rows.images.data();
     args.counts = rows.counts.data(), args.list_width = rows.width, args.atoms = all, args.systems = 1;

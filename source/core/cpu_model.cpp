@@ -2,7 +2,6 @@
 #include <limits>
 
 #include "core/cpu_base.h"
-#include "core/error.h"
 #include "core/weights.h"
 #include "spline_dipole/cpu_loops.h"
 #include "spline_potential/cpu_loops.h"

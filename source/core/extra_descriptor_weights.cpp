@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "attention_layer/attention_layer.h"
-#include "core/error.h"
 
 namespace mdops::core {
 
@@ -130,11 +129,6 @@ const std::vector<Json>& extra_descriptors_of(const Json& about) {
   return found ? found->as_list() : none;
 }
 
-template struct ExtraDescriptorWeights<float>;
-template struct ExtraDescriptorWeights<double>;
-template struct AngleData<float>;
-template struct AngleData<double>;
-template struct AttentionData<float>;
-template struct AttentionData<double>;
+MDOPS_INSTANTIATE_CLASSES(ExtraDescriptorWeights, AngleData, AttentionData)
 
 }  // namespace mdops::core

@@ -5,7 +5,6 @@
 #include "angle_moment/shape.h"
 #include "attention_layer/attention_layer.h"
 #include "axis_product/axis_product.h"
-#include "core/error.h"
 #include "displacements/displacements.h"
 #include "neighbor_rows/listing.h"
 
@@ -29,8 +28,7 @@ class Scratch {
 template <class T>
 class Angles : public ExtraDescriptor<T> {
  public:
-  template <class... From>
-  explicit Angles(const From&... from) : own_(from...), functions_(own_.functions(own_.tables.data())) {}
+  explicit Angles(const auto&... from) : own_(from...), functions_(own_.functions(own_.tables.data())) {}
 
   const ExtraDescriptorWeights<T>& data() const override { return own_; }
   std::unique_ptr<typename ExtraDescriptor<T>::Worker> worker() const override {
@@ -82,8 +80,7 @@ class Angles : public ExtraDescriptor<T> {
 template <class T>
 class Attention : public ExtraDescriptor<T> {
  public:
-  template <class... From>
-  explicit Attention(const From&... from) : own_(from...), layers_(own_.layers.size()) {
+  explicit Attention(const auto&... from) : own_(from...), layers_(own_.layers.size()) {
     for (size_t l = 0; l < layers_.size(); ++l) layers_[l].set(own_, own_.layers[l]);
   }
 
@@ -226,8 +223,7 @@ class Attention : public ExtraDescriptor<T> {
     T share() const { return T(1) / static_cast<T>(of_.sel[0]); }
 
     // work(args, atom, scratch) for the atoms that have neighbours.
-    template <class Work>
-    void each_atom(size_t l, bool backward, const Work& work) {
+    void each_atom(size_t l, bool backward, const auto& work) {
       const Layer& layer = layers_[l];
       AttentionLayerArgs<T> args = layer.args;
       args.attention.rows = rows_, args.attention.sequences = static_cast<int64_t>(offsets_.size()) - 1;
@@ -395,10 +391,7 @@ void ExtraDescriptors<T>::backward(int64_t thread, const int32_t* ids, int64_t c
   }
 }
 
-template struct Block<float>;
-template struct Block<double>;
-template class ExtraDescriptors<float>;
-template class ExtraDescriptors<double>;
+MDOPS_INSTANTIATE_CLASSES(Block, ExtraDescriptors)
 MDOPS_INSTANTIATE(make_extra_descriptor)
 
 }  // namespace mdops::core

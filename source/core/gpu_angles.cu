@@ -11,10 +11,10 @@ class GpuAngles : public GpuExtraDescriptor<T> {
  public:
   GpuAngles(const AngleData<T>& data, cudaStream_t stream) : GpuExtraDescriptor<T>(data, stream) {
     const int64_t pairs = int64_t{data.ntypes} * data.ntypes;
-    args_.std = std_.copy(data.std.data(), data.std.size(), stream);
+    args_.std = std_.copy(data.std, stream);
     args_.pair_mask = pair_mask_.copy(data.pair_mask.get(), pairs, stream);
     args_.cutoff = data.cutoff, args_.grid = data.grid, args_.ntypes = data.ntypes;
-    functions_ = data.functions(tables_.copy(data.tables.data(), data.tables.size(), stream));
+    functions_ = data.functions(tables_.copy(data.tables, stream));
     this->counts = data.ntypes;
     add_limits(data.mixed, data.sel, 0, data.ntypes, this->limits);
     check_cuda(cudaStreamSynchronize(stream));  // `data` may go

@@ -5,7 +5,6 @@
 
 #include "attention_layer/gpu_loops.h"
 #include "axis_product/gpu_loops.h"
-#include "core/error.h"
 #include "core/gpu_extra_descriptors.h"
 #include "core/gpu_numbers.h"
 #include "neighbor_rows/gpu_loops.h"
@@ -50,7 +49,7 @@ class GpuAttention : public GpuExtraDescriptor<float> {
       throw Error(MDOPS_UNSUPPORTED,
                   "on GPUs this library has rows of neighbours and attention up to 128 wide: "
                   "load it for the CPU");
-    const auto copy = [&](const auto& from, auto& to) { to.copy(from.data(), from.size(), stream); };
+    const auto copy = [&](const auto& from, auto& to) { to.copy(from, stream); };
     const int64_t pairs = int64_t{ntypes_} * ntypes_;
     copy(data.mean, mean_), copy(data.std, std_), copy(data.table, table_);
     pair_mask_.copy(data.pair_mask.get(), pairs, stream), zeroed_.copy(data.zeroed.get(), pairs, stream);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
-
 namespace mdops::core {
 
 namespace {
@@ -145,12 +143,12 @@ GpuDescriptorWeights::GpuDescriptorWeights(const DescriptorWeights<float>& sums,
   const int64_t pairs = int64_t{sums.ntypes} * sums.ntypes;
   sums.set(args);
   args.width = shape.width, args.axis = shape.axis, args.plain = shape.plain;
-  args.mean = mean_.copy(sums.mean.data(), sums.mean.size(), stream);
-  args.std = std_.copy(sums.std.data(), sums.std.size(), stream);
-  args.tables = tables_.copy(sums.tables.data(), sums.tables.size(), stream);
+  args.mean = mean_.copy(sums.mean, stream);
+  args.std = std_.copy(sums.std, stream);
+  args.tables = tables_.copy(sums.tables, stream);
   args.places.pair_mask = pair_mask_.copy(sums.pair_mask.get(), pairs, stream);
   args.places.zeroed = zeroed_.copy(sums.zeroed.get(), pairs, stream);
-  args.places.sel = sel_.copy(sums.sel.data(), sums.sel.size(), stream);
+  args.places.sel = sel_.copy(sums.sel, stream);
   check_cuda(cudaStreamSynchronize(stream));
 }
 

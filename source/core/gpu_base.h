@@ -15,8 +15,7 @@
 namespace mdops::core {
 
 // work(), turning errors of kernel launches into errors of the device.
-template <class Work>
-void on_device(const Work& work) {
+void on_device(const auto& work) {
   try {
     work();
   } catch (const Error&) {

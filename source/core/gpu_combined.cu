@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/combined_data.h"
-#include "core/error.h"
 #include "core/gpu_numbers.h"
 #include "core/gpu_parts.h"
 #include "pair_table/gpu_loops.h"
@@ -63,8 +62,8 @@ class GpuTablePart : public GpuPart {
     const cudaStream_t stream = base_.stream();
     table_ = own.table;
     table_.pair_mask = mask_.copy(own.mask.get(), int64_t{ntypes} * ntypes, stream);
-    table_.coefficients = coefficients_.copy(own.coefficients.data(), own.coefficients.size(), stream);
-    bias_.copy(own.bias.data(), own.bias.size(), stream);
+    table_.coefficients = coefficients_.copy(own.coefficients, stream);
+    bias_.copy(own.bias, stream);
     checker_.set(request.extends ? std::vector<Limit>() : own.limits, stream);
   }
 
@@ -171,8 +170,8 @@ class CombinedGpuModel : public GpuBase {
   }
 
   void upload() {
-    has_energy_.copy(whole_.has_energy.data(), whole_.has_energy.size(), stream());
-    bias_.copy(whole_.bias.data(), whole_.bias.size(), stream());
+    has_energy_.copy(whole_.has_energy, stream());
+    bias_.copy(whole_.bias, stream());
     near_ = whole_.near;
     if (whole_.blends)
       near_.pair_mask = near_mask_.copy(whole_.near_mask.get(), int64_t{ntypes()} * ntypes(), stream());

@@ -4,7 +4,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/error.h"
 #include "core/gpu_numbers.h"
 #include "displacements/gpu_loops.h"
 
@@ -58,7 +57,7 @@ bool is_all(const GpuExtraDescriptor<T>& other, const TypeRows* rows, int64_t co
 template <class T>
 GpuExtraDescriptor<T>::GpuExtraDescriptor(const ExtraDescriptorWeights<T>& data, cudaStream_t stream)
     : reach(data.reach), channels(data.channels), constant_count(data.constant_count) {
-  constants.copy(data.constants.data(), data.constants.size(), stream);
+  constants.copy(data.constants, stream);
 }
 
 template <class T>
@@ -196,9 +195,6 @@ void GpuExtraDescriptors<T>::checkers(std::vector<const StepChecker*>& to) const
   for (const auto& part : parts_) to.push_back(&part->checker);
 }
 
-template class GpuExtraDescriptor<float>;
-template class GpuExtraDescriptor<double>;
-template class GpuExtraDescriptors<float>;
-template class GpuExtraDescriptors<double>;
+MDOPS_INSTANTIATE_CLASSES(GpuExtraDescriptor, GpuExtraDescriptors)
 
 }  // namespace mdops::core

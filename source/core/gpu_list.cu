@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "neighbor/gpu_rows.h"
 
 namespace mdops::core {

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -29,8 +28,7 @@ class OnGpu {
 };
 
 // free() on a GPU. Does nothing if that no longer exists, e.g. at the end of a process.
-template <class Free>
-void free_on(int index, const Free& free) noexcept {
+void free_on(int index, const auto& free) noexcept {
   try {
     const OnGpu here(index);
     free();
@@ -66,6 +64,8 @@ class GpuArray {
     if (size) check_cuda(cudaMemcpyAsync(data_, from, size * sizeof(T), cudaMemcpyDefault, stream));
     return data_;
   }
+  // Of a vector.
+  T* copy(const auto& from, cudaStream_t stream) { return copy(from.data(), from.size(), stream); }
 
  private:
   void release() {

@@ -2,7 +2,6 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "core/gpu_base.h"
 #include "spline_potential/gpu_loops.h"
 
@@ -59,8 +58,8 @@ class GpuModel : public GpuBase {
 
  private:
   void upload(const FittingNets<float>& nets) {
-    args_.scale = scale_.copy(nets.scale.data(), nets.scale.size(), stream());
-    args_.shift = shift_.copy(nets.shift.data(), nets.shift.size(), stream());
+    args_.scale = scale_.copy(nets.scale, stream());
+    args_.shift = shift_.copy(nets.shift, stream());
     args_.net.net_size = packed_size(nets.shape, kParts);
     args_.net.nets = nets_.resize(nets.count * args_.net.net_size);
     GpuArray<float> folded;
@@ -69,7 +68,7 @@ class GpuModel : public GpuBase {
       std::vector<GpuArray<float>> numbers(3 * (nets.shape.layers + 1));
       const auto on_gpu = [&](int layer, int part) {
         const std::vector<float>& from = nets.numbers(k, layer, part);
-        return numbers[3 * layer + part].copy(from.data(), from.size(), stream());
+        return numbers[3 * layer + part].copy(from, stream());
       };
       std::vector<DenseLayer<float>> layers;
       for (int n = 0; n <= nets.shape.layers; ++n)

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "axis_product/gpu_loops.h"
-#include "core/error.h"
 #include "core/gpu_extra_descriptors.h"
 #include "core/gpu_numbers.h"
 #include "moment_product/gpu_loops.h"
@@ -59,11 +58,10 @@ class GpuMoments : public GpuExtraDescriptor<double> {
       constexpr double large = 1267650600228229401496703205376.0;  // 2^100
       std::fill(mean.begin(), mean.end(), -large), std::fill(std.begin(), std.end(), large);
     }
-    args_.mean = mean_.copy(mean.data(), mean.size(), stream),
-    args_.std = std_.copy(std.data(), std.size(), stream);
+    args_.mean = mean_.copy(mean, stream), args_.std = std_.copy(std, stream);
     args_.places = {pair_mask_.copy(sums.pair_mask.get(), pairs, stream),
-                    zeroed_.copy(sums.zeroed.get(), pairs, stream),
-                    sel_.copy(sums.sel.data(), sums.sel.size(), stream), nullptr, sums.ntypes};
+                    zeroed_.copy(sums.zeroed.get(), pairs, stream), sel_.copy(sums.sel, stream), nullptr,
+                    sums.ntypes};
     args_.cutoff = {sums.cutoff, sums.smooth, sums.protection};
     args_.grid = spline_grid<double>(sums.basis - 5, sums.s_max, sums.grading), args_.ntypes = sums.ntypes,
     args_.radial = shape.plain;
@@ -72,7 +70,7 @@ class GpuMoments : public GpuExtraDescriptor<double> {
     for (int64_t row = 0; row < sums.ntypes * rows_; ++row)
       tables.insert(tables.end(), sums.tables.data() + row * apart,
                     sums.tables.data() + row * apart + width_);
-    tables_.copy(tables.data(), tables.size(), stream);
+    tables_.copy(tables, stream);
     check_cuda(cudaStreamSynchronize(stream));  // what was copied goes
   }
 

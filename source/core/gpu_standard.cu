@@ -3,7 +3,6 @@
 #include <type_traits>
 
 #include "core/combined_data.h"
-#include "core/error.h"
 #include "core/gpu_extra_descriptors.h"
 #include "core/gpu_numbers.h"
 #include "core/gpu_parts.h"
@@ -14,8 +13,7 @@ namespace mdops::core {
 namespace {
 
 // work(first, count) for all atoms, some at once.
-template <class Work>
-void each_run(int64_t atoms, int64_t run, const Work& work) {
+void each_run(int64_t atoms, int64_t run, const auto& work) {
   for (int64_t first = 0; first < atoms; first += run) work(first, std::min(run, atoms - first));
 }
 
@@ -39,8 +37,8 @@ class GpuStandardPart : public GpuPart {
     parameters[0] = &inputs_.fparam, parameters[1] = &inputs_.aparam;
     const cudaStream_t stream = base_.stream();
     checker_.set(request.extends ? std::vector<Limit>() : own.limits, stream);
-    scale_.copy(own.scale.data(), own.scale.size(), stream);
-    shift_.copy(own.shift.data(), own.shift.size(), stream);
+    scale_.copy(own.scale, stream);
+    shift_.copy(own.shift, stream);
     for (size_t p = 0; p < std::max<size_t>(1, own.sums.size()); ++p) {
       StepArgs args{};
       if (has_sums_) {
@@ -255,9 +253,8 @@ class GpuRowsPart : public GpuPart {
   }
 
   // `each_net(k, take)` calls take(layers) with those of net k.
-  template <class EachNet>
   void set(const ExtraInputs<T>& inputs, const NetShape& shape, int count, const std::vector<double>& scale,
-           const std::vector<double>& shift, const EachNet& each_net) {
+           const std::vector<double>& shift, const auto& each_net) {
     const cudaStream_t stream = base_.stream();
     if (ntypes_ > kMostNetTypes)
       throw Error(MDOPS_UNSUPPORTED, "on GPUs models have " + std::to_string(kMostNetTypes) +
@@ -265,8 +262,8 @@ class GpuRowsPart : public GpuPart {
     inputs_ = inputs, parameters[0] = &inputs_.fparam, parameters[1] = &inputs_.aparam;
     nets_.shape = shape, nets_.nets = count;
     nets_.inputs = static_cast<int>(extras_.width() + inputs.width());
-    nets_.scale = scale_.copy(scale.data(), scale.size(), stream);
-    nets_.shift = shift_.copy(shift.data(), shift.size(), stream);
+    nets_.scale = scale_.copy(scale, stream);
+    nets_.shift = shift_.copy(shift, stream);
     numbers_ = std::vector<GpuArray<T>>(4 * (shape.layers + 1));
     std::vector<std::vector<T>> here(numbers_.size());
     for (int k = 0; k < count; ++k)

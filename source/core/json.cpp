@@ -75,8 +75,7 @@ class Parser {
   }
 
   // The parts between matching brackets.
-  template <class Part>
-  void each(char close, const Part& part) {
+  void each(char close, const auto& part) {
     ++at_;
     if (peek() == close) {
       ++at_;

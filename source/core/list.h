@@ -1,7 +1,6 @@
 // Neighbours in the layout of kernels: rows of one width, ordered by the neighbours' types.
 #pragma once
 
-#include <cstdint>
 #include <limits>
 #include <map>
 #include <memory>

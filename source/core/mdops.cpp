@@ -22,8 +22,7 @@ struct mdops_model {
 
 namespace {
 
-using mdops::core::Error;
-using mdops::core::Model;
+using mdops::core::Error, mdops::core::Model;
 
 thread_local char message[2048] = "";
 
@@ -33,8 +32,7 @@ int failed(int status, const char* why) noexcept {
 }
 
 // Catches all exceptions.
-template <class F>
-int guarded(const F& f) noexcept {
+int guarded(const auto& f) noexcept {
   try {
     f();
     return MDOPS_OK;
@@ -93,8 +91,7 @@ void give(const T& own, T* to) {
 }
 
 // fill(list), which is made if it does not exist; an error leaves it empty.
-template <class F>
-void renew(mdops_list** list, const F& fill) {
+void renew(mdops_list** list, const auto& fill) {
   std::unique_ptr<mdops_list> made = *list ? nullptr : std::make_unique<mdops_list>();
   mdops_list& to = *list ? **list : *made;
   try {

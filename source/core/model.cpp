@@ -6,7 +6,6 @@
 #include <new>
 #include <system_error>
 
-#include "core/error.h"
 #include "core/list.h"
 #include "core/safetensors.h"
 #include "core/weights.h"

@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "core/error.h"
 #include "core/json.h"
 #include "core/list.h"
 #include "core/model.h"

@@ -18,8 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
-
 extern char** environ;
 
 namespace mdops::core {

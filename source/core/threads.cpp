@@ -20,8 +20,7 @@ thread_local Pool* current = nullptr;
 
 // Polls a number for some microseconds, in which a loop's next part usually comes, before the thread sleeps
 // until the system wakes it.
-template <class Done>
-void wait_until(const std::atomic<uint32_t>& number, const Done& done) {
+void wait_until(const std::atomic<uint32_t>& number, const auto& done) {
   constexpr int kLooks = 2000;
   for (int k = 0; k < kLooks; ++k) {
     if (done(number.load(std::memory_order_acquire))) return;

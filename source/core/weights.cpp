@@ -129,11 +129,6 @@ std::vector<DenseLayer<T>> FittingNets<T>::layers(int net) const {
   return dense;
 }
 
-template struct DescriptorWeights<float>;
-template struct DescriptorWeights<double>;
-template struct ExtraInputs<float>;
-template struct ExtraInputs<double>;
-template struct FittingNets<float>;
-template struct FittingNets<double>;
+MDOPS_INSTANTIATE_CLASSES(DescriptorWeights, ExtraInputs, FittingNets)
 
 }  // namespace mdops::core

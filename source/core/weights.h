@@ -65,8 +65,7 @@ struct DescriptorWeights {
                     const std::string& precision, int64_t types);
 
   // Sets the descriptor's part of a kernel's arguments; `Args` are those of the CPU's or of a GPU's.
-  template <class Args>
-  void set(Args& args) const {
+  void set(auto& args) const {
     args.mean = mean.data(), args.std = std.data(), args.tables = tables.data();
     args.places = {pair_mask.get(), zeroed.get(), sel.data(), nullptr, ntypes};
     args.ntypes = ntypes, args.gated = gated;

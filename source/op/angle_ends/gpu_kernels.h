@@ -31,8 +31,7 @@ struct EndRows {
   int64_t row;  // the lane's first one
   bool is_there[2], is_right[2];
 
-  __device__ __forceinline__ EndRows(const AngleEndsArgs<float>& args, int64_t atom, int64_t first,
-                                     int64_t end)
+  MDOPS_D EndRows(const AngleEndsArgs<float>& args, int64_t atom, int64_t first, int64_t end)
       : row(first + lane_index() / 4) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -41,11 +40,11 @@ struct EndRows {
     }
   }
   // Four numbers of the lane's row h, from column c on of those of four lanes.
-  __device__ __forceinline__ float4 four(const float* x, int64_t width, int h, int c) const {
+  MDOPS_D float4 four(const float* x, int64_t width, int h, int c) const {
     if (!is_there[h]) return {0.0f, 0.0f, 0.0f, 0.0f};
     return read_four(x + (row + 8 * h) * width + c + 4 * (lane_index() % 4));
   }
-  __device__ __forceinline__ void write(float* x, int64_t width, int h, int c, float4 four) const {
+  MDOPS_D void write(float* x, int64_t width, int h, int c, float4 four) const {
     if (!is_right[h]) four.x = four.y = four.z = four.w = not_a_number<float>();
     if (is_there[h]) write_four(x + (row + 8 * h) * width + c + 4 * (lane_index() % 4), four);
   }
@@ -56,7 +55,7 @@ struct AtomRows {
   int64_t begin, end;
   bool is_wrong;
 
-  __device__ __forceinline__ AtomRows(const AngleEndsArgs<float>& args, int64_t atom)
+  MDOPS_D AtomRows(const AngleEndsArgs<float>& args, int64_t atom)
       : begin(args.offsets[atom]), end(args.offsets[atom + 1]) {
     is_wrong = begin < 0 || begin > end || end > args.rows;
     if (is_wrong) begin = end = 0;
@@ -66,7 +65,7 @@ struct AtomRows {
 // Copies the weights to shared memory, in the backward pass followed by their transpose; returns the inverse
 // of their power.
 template <int kEights, Pass pass>
-__device__ __forceinline__ float place_end_weights(const AngleEndsArgs<float>& args) {
+MDOPS_D float place_end_weights(const AngleEndsArgs<float>& args) {
   MessageArgs<float> of_weights{};
   of_weights.weight = args.weight, of_weights.sent = 2 * args.columns;
   return TensorTeam<kEights, pass, Way::silu, false>::place_weights(of_weights,
@@ -75,7 +74,7 @@ __device__ __forceinline__ float place_end_weights(const AngleEndsArgs<float>& a
 
 // Sets rows after those of the last atom to zero.
 template <int kEights>
-__device__ __forceinline__ void finish_end_rows(const AngleEndsArgs<float>& args) {
+MDOPS_D void finish_end_rows(const AngleEndsArgs<float>& args) {
   const int64_t last = args.offsets[args.atoms], threads = int64_t{gridDim.x} * kThreads;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const auto fill = [&](float* to, int64_t width) {
@@ -258,6 +257,5 @@ void run_angle_end_gradients(const Gpu& gpu, const AngleEndsArgs<T>& args) {
 }  // namespace mdops::gpu_angle_ends
 
 namespace mdops {
-using gpu_angle_ends::run_angle_end_gradients;
-using gpu_angle_ends::run_angle_ends;
+using gpu_angle_ends::run_angle_end_gradients, gpu_angle_ends::run_angle_ends;
 }  // namespace mdops

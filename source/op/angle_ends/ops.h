@@ -9,7 +9,7 @@ namespace mdops {
 
 template <class Device, class T>
 struct AngleEndsOps {
-  static AngleEndsArgs<T> arguments(Checked<Device>& in, const Tensor& weight, SortedIndex atoms) {
+  static AngleEndsArgs<T> arguments(Checked<Device>& in, Input weight, SortedIndex atoms) {
     AngleEndsArgs<T> a{};
     in.place(a.weight, "weight", weight, {kAny, kAny});
     a.inputs = weight.size(0), a.columns = weight.size(1) / 2;
@@ -20,8 +20,7 @@ struct AngleEndsOps {
     return a;
   }
 
-  static Outputs<2> angle_ends(Checked<Device>& in, AngleEndsArgs<T>& a, const Tensor& x,
-                               const Tensor& of_atom) {
+  static Outputs<2> angle_ends(Checked<Device>& in, AngleEndsArgs<T>& a, Input x, Input of_atom) {
     in.place(a.x, "x", x, {a.rows, a.inputs});
     in.place(a.of_atom, "of_atom", of_atom, {a.atoms, a.columns});
     Tensor p = in.result(a.p, {a.rows, a.columns}), q = in.result(a.q, {a.rows, a.columns});
@@ -30,8 +29,8 @@ struct AngleEndsOps {
   }
 
   // By x and of_atom.
-  static Outputs<2> angle_ends_backward(Checked<Device>& in, AngleEndsArgs<T>& a, const Tensor& grad_p,
-                                        const Tensor& grad_q) {
+  static Outputs<2> angle_ends_backward(Checked<Device>& in, AngleEndsArgs<T>& a, Input grad_p,
+                                        Input grad_q) {
     in.place(a.grad_p, "grad_p", grad_p, {a.rows, a.columns});
     in.place(a.grad_q, "grad_q", grad_q, {a.rows, a.columns});
     Tensor by_x = in.result(a.by_x, {a.rows, a.inputs});

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 
 #include "common/isa.h"
 #include "env_mat/env_mat.h"

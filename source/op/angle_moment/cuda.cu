@@ -1,5 +1,3 @@
-#include <type_traits>
-
 #include "angle_moment/gpu_loops.h"
 #include "angle_moment/gpu_memory.h"
 #include "angle_moment/ops.h"
@@ -12,8 +10,7 @@ using namespace gpu_angle;
 namespace {
 
 // work(gate), a constant: none or alone.
-template <class Work>
-void with_gate(bool gated, const Work& work) {
+void with_gate(bool gated, const auto& work) {
   if (gated)
     work(std::integral_constant<Gate, Gate::alone>{});
   else

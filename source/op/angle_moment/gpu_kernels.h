@@ -48,7 +48,7 @@ inline int64_t warp_bytes(const AngleArgs<T>& args, int channels) {
 }
 
 template <bool Tangents, bool Gradients, Gate G, class T>
-__device__ __forceinline__ Warp<T> warp_in(const AngleArgs<T>& args, int channels, char* memory) {
+MDOPS_D Warp<T> warp_in(const AngleArgs<T>& args, int channels, char* memory) {
   Warp<T> w;
   T* at = reinterpret_cast<T*>(memory);
   const auto four = [&](T** arrays) {
@@ -73,25 +73,25 @@ __device__ __forceinline__ Warp<T> warp_in(const AngleArgs<T>& args, int channel
 }
 
 template <class T>
-__device__ __forceinline__ void fill(T* out, int64_t size, T value) {
+MDOPS_D void fill(T* out, int64_t size, T value) {
   for (int64_t k = lane_index(); k < size; k += kWarp) out[k] = value;
 }
 
 template <class T>
-__device__ __forceinline__ T dot3(T* const* a, int j, T* const* b, int l) {
+MDOPS_D T dot3(T* const* a, int j, T* const* b, int l) {
   return a[0][j] * b[0][l] + a[1][j] * b[1][l] + a[2][j] * b[2][l];
 }
 
 // The larger of two numbers; NaN if either is NaN.
 template <class T>
-__device__ __forceinline__ T larger_of(T so_far, T x) {
+MDOPS_D T larger_of(T so_far, T x) {
   return ((x > so_far) | (x != x)) ? x : so_far;
 }
 
 // Finds the neighbours of atom i, in the order of their slots, and their rows. Returns the smallest squared
 // distance.
 template <bool Tangents, class T>
-__device__ __forceinline__ T find(const AngleArgs<T>& args, int64_t i, const T* tangent, Warp<T>& w) {
+MDOPS_D T find(const AngleArgs<T>& args, int64_t i, const T* tangent, Warp<T>& w) {
   const T cutoff2 = args.cutoff.cutoff * args.cutoff.cutoff;
   const int32_t* counts = args.counts + i * args.ntypes;
   const int32_t type = args.types[i];
@@ -156,14 +156,14 @@ __device__ __forceinline__ T find(const AngleArgs<T>& args, int64_t i, const T* 
 
 // The pieces that pairs of two types can reach: the first `reach` on either side of zero.
 template <class T>
-__device__ __forceinline__ int pieces_reached(const AngleArgs<T>& args, int t, int u, const Warp<T>& w) {
+MDOPS_D int pieces_reached(const AngleArgs<T>& args, int t, int u, const Warp<T>& w) {
   const T most = sqrt(w.longest[t]) * sqrt(w.longest[u]) * T(1.0001);
   return static_cast<int>(angle_place(most, args.grid).piece) + 1;
 }
 
 // Piece k < 2 reach of the reachable ones.
 template <class T>
-__device__ __forceinline__ int reached_piece(const AngleGrid<T>& grid, int reach, int k) {
+MDOPS_D int reached_piece(const AngleGrid<T>& grid, int reach, int k) {
   return k < reach ? k : grid.side() + k - reach;
 }
 
@@ -173,18 +173,17 @@ struct Pair {
 };
 
 // Pair p of n neighbours of one type: each with the s-th after it, for s = 0, 1, ...
-__device__ __forceinline__ Pair pair_alike(int p, int n, int first) {
+MDOPS_D Pair pair_alike(int p, int n, int first) {
   const int s = p / n, j = p % n, l = j + s < n ? j + s : j + s - n;
   return {first + j, first + l, s == 0 ? 1 : 2};
 }
-__device__ __forceinline__ int pairs_alike(int n) {
+MDOPS_D int pairs_alike(int n) {
   return n * (n + 1) / 2;
 }
 
 // Adds the sums over pairs of two types to w.sums, for the reachable pieces; with `Tangents` their change.
 template <Gate G, bool Tangents, class T>
-__device__ __forceinline__ void sum_types(const AngleArgs<T>& args, int t, int u, int reach,
-                                          const Warp<T>& w) {
+MDOPS_D void sum_types(const AngleArgs<T>& args, int t, int u, int reach, const Warp<T>& w) {
   constexpr int columns = kColumns<G>;
   const int lane = lane_index();
   fill(w.sums, columns * reach, T(0));
@@ -233,7 +232,7 @@ __device__ __forceinline__ void sum_types(const AngleArgs<T>& args, int t, int u
 
 // For each neighbour, sums its pairs' parts, of types t and u, from the coefficients in w.sums.
 template <Gate G, bool Second, class T>
-__device__ __forceinline__ void pull_types(const AngleArgs<T>& args, int t, int u, const Warp<T>& w) {
+MDOPS_D void pull_types(const AngleArgs<T>& args, int t, int u, const Warp<T>& w) {
   constexpr int columns = kColumns<G>;
   const auto one_side = [&](int own, int other) {
     const T times = own == other ? T(2) : T(1);
@@ -278,8 +277,7 @@ __device__ __forceinline__ void pull_types(const AngleArgs<T>& args, int t, int 
 
 // The gradients by the pair vectors of atom i, from those by the rows; other slots get zero.
 template <Gate G, bool Second, class T>
-__device__ __forceinline__ void pull_rows(const AngleArgs<T>& args, int64_t i, const T* tangent,
-                                          const Warp<T>& w, T* out) {
+MDOPS_D void pull_rows(const AngleArgs<T>& args, int64_t i, const T* tangent, const Warp<T>& w, T* out) {
   const Normalisation<T> norm = args.normalisation(args.types[i]);
   fill(out, 3 * args.width, T(0));
   __syncwarp();
@@ -300,7 +298,7 @@ __device__ __forceinline__ void pull_rows(const AngleArgs<T>& args, int64_t i, c
 
 // Calls work(i, kind) for this warp's atoms.
 template <class T, class Work>
-__device__ __forceinline__ void for_atoms(const AngleArgs<T>& args, int64_t atoms, const Work& work) {
+MDOPS_D void for_atoms(const AngleArgs<T>& args, int64_t atoms, const Work& work) {
   for (int64_t i = blockIdx.x; i < atoms; i += gridDim.x) {
     __syncwarp();
     work(i, row_kind(args.types[i], args.ntypes, args.counts + i * args.ntypes, args.width));
@@ -309,14 +307,14 @@ __device__ __forceinline__ void for_atoms(const AngleArgs<T>& args, int64_t atom
 
 extern __shared__ __align__(16) char shared_memory[];
 
-__device__ __forceinline__ char* memory_of(char* global, int64_t bytes) {
+MDOPS_D char* memory_of(char* global, int64_t bytes) {
   return global ? global + blockIdx.x * bytes : shared_memory;
 }
 
 // Writes `within` and `nearest` of an atom.
 template <class T>
-__device__ __forceinline__ void report(const AngleArgs<T>& args, int64_t i, RowKind kind, T nearest2,
-                                       const Warp<T>& w, int32_t* within, T* nearest) {
+MDOPS_D void report(const AngleArgs<T>& args, int64_t i, RowKind kind, T nearest2, const Warp<T>& w,
+                    int32_t* within, T* nearest) {
   const bool real = kind == RowKind::real;
   for (int t = lane_index(); t < args.ntypes; t += kWarp)
     within[i * args.ntypes + t] = real ? w.within[t] : 0;
@@ -379,8 +377,7 @@ __global__ void pull_kernel(AngleArgs<T> args, int64_t atoms, const T* tangent, 
 
 // The powers of table row p of channel 0; gated ones if `column` is not 0.
 template <Gate G, class T>
-__device__ __forceinline__ const T* table_row(const AngleTables<T>& tables, int64_t first, int64_t p,
-                                              int column) {
+MDOPS_D const T* table_row(const AngleTables<T>& tables, int64_t first, int64_t p, int column) {
   const T* table = G == Gate::beside && column ? tables.gated : tables.plain;
   return table + kAngleRow * (first + p) * tables.channels;
 }
@@ -394,8 +391,8 @@ struct alignas(16) TableRow {
 // Adds the products of the tables from row `first` on with the sums to w.features: adjacent lanes are
 // channels, so that their reads are adjacent, too. Most pieces have no pair.
 template <Gate G, class T>
-__device__ __forceinline__ void add_features(const AngleTables<T>& tables, const AngleGrid<T>& grid,
-                                             int64_t first, int reach, const Warp<T>& w) {
+MDOPS_D void add_features(const AngleTables<T>& tables, const AngleGrid<T>& grid, int64_t first, int reach,
+                          const Warp<T>& w) {
   constexpr int columns = kColumns<G>;
   int lanes = 1;
   while (lanes < kWarp && lanes < tables.channels) lanes *= 2;
@@ -426,8 +423,8 @@ __device__ __forceinline__ void add_features(const AngleTables<T>& tables, const
 
 // Writes the coefficients of the reachable pieces to w.sums, from the channels' gradients in w.features.
 template <Gate G, class T>
-__device__ __forceinline__ void form_pieces(const AngleTables<T>& tables, const AngleGrid<T>& grid,
-                                            int64_t first, int reach, const Warp<T>& w) {
+MDOPS_D void form_pieces(const AngleTables<T>& tables, const AngleGrid<T>& grid, int64_t first, int reach,
+                         const Warp<T>& w) {
   constexpr int columns = kColumns<G>;
   const int e = lane_index() % kAngleRow;
   for (int k = lane_index() / kAngleRow; k < 2 * reach; k += kWarp / kAngleRow) {

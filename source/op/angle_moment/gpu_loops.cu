@@ -11,8 +11,7 @@ using namespace gpu_angle;
 namespace {
 
 // work(gate), a constant: none or beside.
-template <class Work>
-auto with_gates(bool gated, const Work& work) {
+auto with_gates(bool gated, const auto& work) {
   if (gated) return work(std::integral_constant<Gate, Gate::beside>{});
   return work(std::integral_constant<Gate, Gate::none>{});
 }

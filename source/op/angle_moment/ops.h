@@ -23,13 +23,11 @@ struct AngleInputs : AngleArgs<T> {
 
 template <class Device, class T>
 struct AngleMomentOps {
-  static AngleInputs<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                                  const Tensor& types, const Tensor& std, const Tensor& pair_mask,
-                                  double cutoff, double cutoff_smooth, double protection, int64_t exponent,
-                                  int64_t octaves, int64_t fineness, bool gated) {
+  static AngleInputs<T> arguments(Checked<Device>& in, PairTensors pairs, Input std, Input pair_mask,
+                                  CutoffNumbers cutoff, int64_t exponent, int64_t octaves, int64_t fineness,
+                                  bool gated) {
     AngleInputs<T> a{};
-    a.atoms = take_descriptor(in, a, a.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
-                              cutoff_smooth, protection);
+    a.atoms = take_descriptor(in, a, a.pair_mask, pairs, std, pair_mask, cutoff);
     a.take_grid(in.op, exponent, octaves, fineness);
     a.gated = gated;
     return a;
@@ -44,11 +42,11 @@ struct AngleMomentOps {
     return {moments, within, nearest};
   }
 
-  static Tensor angle_moment_backward(Checked<Device>& in, AngleInputs<T>& a, const Tensor& grad) {
+  static Tensor angle_moment_backward(Checked<Device>& in, AngleInputs<T>& a, Input grad) {
     return pulled(in, a, nullptr, grad);
   }
 
-  static Tensor angle_moment_jvp(Checked<Device>& in, AngleInputs<T>& a, const Tensor& tangent) {
+  static Tensor angle_moment_jvp(Checked<Device>& in, AngleInputs<T>& a, Input tangent) {
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
     T* to;
@@ -57,8 +55,7 @@ struct AngleMomentOps {
     return result;
   }
 
-  static Tensor angle_moment_hvp(Checked<Device>& in, AngleInputs<T>& a, const Tensor& tangent,
-                                 const Tensor& grad) {
+  static Tensor angle_moment_hvp(Checked<Device>& in, AngleInputs<T>& a, Input tangent, Input grad) {
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
     return pulled(in, a, along, grad);
@@ -68,7 +65,7 @@ struct AngleMomentOps {
                          angle_moment_hvp)
 
  private:
-  static Tensor pulled(Checked<Device>& in, AngleInputs<T>& a, const T* tangent, const Tensor& grad) {
+  static Tensor pulled(Checked<Device>& in, AngleInputs<T>& a, const T* tangent, Input grad) {
     const T* of_moments;
     in.take(of_moments, "grad", grad, {a.atoms, a.pairs(), a.pieces, kAnglePowers});
     T* by_d;
@@ -85,14 +82,12 @@ struct AngleFeatureOps {
     AngleTables<T> tables;
   };
 
-  static Given arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                         const Tensor& types, const Tensor& std, const Tensor& pair_mask,
-                         const Tensor& tables, const Tensor& gates, double cutoff, double cutoff_smooth,
-                         double protection, int64_t exponent, int64_t octaves, int64_t fineness) {
-    Given a{
-        AngleMomentOps<Device, T>::arguments(in, displacements, counts, types, std, pair_mask, cutoff,
-                                             cutoff_smooth, protection, exponent, octaves, fineness, false),
-        {}};
+  static Given arguments(Checked<Device>& in, PairTensors pairs, Input std, Input pair_mask, Input tables,
+                         Input gates, CutoffNumbers cutoff, int64_t exponent, int64_t octaves,
+                         int64_t fineness) {
+    Given a{AngleMomentOps<Device, T>::arguments(in, pairs, std, pair_mask, cutoff, exponent, octaves,
+                                                 fineness, false),
+            {}};
     in.place(a.tables.plain, "tables", tables, {a.pairs(), a.pieces, kAny, kAngleRow});
     const int64_t channels = tables.size(2);
     if (channels < 1 || channels > kMostAngleChannels)
@@ -115,7 +110,7 @@ struct AngleFeatureOps {
     return {features, within, nearest};
   }
 
-  static Tensor angle_features_backward(Checked<Device>& in, Given& a, const Tensor& grad) {
+  static Tensor angle_features_backward(Checked<Device>& in, Given& a, Input grad) {
     const T* of_features;
     in.take(of_features, "grad", grad, {a.atoms, a.tables.channels});
     T* by_d;

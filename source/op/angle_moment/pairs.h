@@ -1,8 +1,6 @@
 // The neighbours of an atom, and their pairs in chunks, for one instruction set.
 #pragma once
 
-#include <cstdint>
-
 #include "angle_moment/angle_moment.h"
 #include "common/vectors.h"
 

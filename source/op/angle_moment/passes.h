@@ -66,8 +66,7 @@ struct Memory {
 };
 
 // Calls work(first, last) for the reached pieces on either side.
-template <class Work>
-inline void for_sides(int side, int reached, const Work& work) {
+inline void for_sides(int side, int reached, const auto& work) {
   work(0, reached);
   work(side, side + reached);
 }
@@ -407,8 +406,7 @@ inline void expand(const T* grad, const T* table, int channels, int first, int l
 }
 
 // Calls work(c, n) for channels c .. c + n, n a constant of 8 or 1.
-template <class Work>
-inline void for_channels(int channels, const Work& work) {
+inline void for_channels(int channels, const auto& work) {
   int c = 0;
   for (; c + 8 <= channels; c += 8) work(c, std::integral_constant<int, 8>{});
   for (; c < channels; ++c) work(c, std::integral_constant<int, 1>{});

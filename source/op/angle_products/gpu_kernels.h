@@ -43,6 +43,5 @@ void run_angle_gradients(const Gpu& gpu, const AngleProductArgs<T>& args) {
 }  // namespace mdops::gpu_angle_products
 
 namespace mdops {
-using gpu_angle_products::run_angle_gradients;
-using gpu_angle_products::run_angle_products;
+using gpu_angle_products::run_angle_gradients, gpu_angle_products::run_angle_products;
 }  // namespace mdops

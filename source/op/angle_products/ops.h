@@ -9,8 +9,7 @@ namespace mdops {
 
 template <class Device, class T>
 struct AngleProductOps {
-  static AngleProductArgs<T> arguments(Checked<Device>& in, const Tensor& u, SortedIndex first,
-                                       NodeIndex second) {
+  static AngleProductArgs<T> arguments(Checked<Device>& in, Input u, SortedIndex first, NodeIndex second) {
     AngleProductArgs<T> a{};
     in.take(a.u, "u", u, {kAny, 4});
     const RowIndex firsts(in, first, kAny, "first", "first_offsets");
@@ -29,14 +28,14 @@ struct AngleProductOps {
     return {cosines, weights};
   }
 
-  static Outputs<2> angle_products_along(Checked<Device>& in, AngleProductArgs<T>& a, const Tensor& v) {
+  static Outputs<2> angle_products_along(Checked<Device>& in, AngleProductArgs<T>& a, Input v) {
     in.take(a.v, "v", v, {a.things, 4});
     return angle_products(in, a);
   }
 
   // By u, of the gradients by both results.
-  static Tensor angle_products_backward(Checked<Device>& in, AngleProductArgs<T>& a,
-                                        const Tensor& grad_cosines, const Tensor& grad_weights) {
+  static Tensor angle_products_backward(Checked<Device>& in, AngleProductArgs<T>& a, Input grad_cosines,
+                                        Input grad_weights) {
     in.take(a.by_cosines, "grad_cosines", grad_cosines, {a.rows});
     in.take(a.by_weights, "grad_weights", grad_weights, {a.rows});
     a.v = a.u;

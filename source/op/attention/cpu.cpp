@@ -11,8 +11,6 @@ namespace {
 
 struct AttentionScratch;
 
-using Optional = std::optional<Tensor>;
-
 // Queries of a job of the forward pass, for long sequences.
 constexpr int64_t kJobRows = 128;
 
@@ -123,7 +121,7 @@ class AttentionRun {
     const std::vector<int64_t> shape{in_.heads, in_.rows * columns};
     return covers() ? empty(shape, in_.sums) : zeros(shape, in_.sums);
   }
-  Tensor sum(const Tensor& parts, const std::vector<int64_t>& shape) const {
+  Tensor sum(Input parts, const std::vector<int64_t>& shape) const {
     Tensor result = empty(shape, in_.dtype);
     const int64_t count = result.numel();
     parallel(count, 1 << 14, [&](int64_t begin, int64_t end) {
@@ -154,8 +152,7 @@ class AttentionRun {
 };
 
 // f(T{}) with the type that the kernels compute in.
-template <class F>
-auto dispatch(const AttentionInputs& in, const F& f) {
+auto dispatch(const AttentionInputs& in, const auto& f) {
   return in.dtype == ScalarType::Double ? f(double{}) : f(float{});
 }
 

@@ -7,11 +7,10 @@ namespace mdops {
 namespace {
 
 using namespace gpu_attention;
-using MaybeTensor = std::optional<Tensor>;
+using MaybeTensor = Optional;
 
 // Calls f(T{}) with T the C++ type of the tensors.
-template <class F>
-void dispatch(ScalarType dtype, const F& f) {
+void dispatch(ScalarType dtype, const auto& f) {
   if (dtype == ScalarType::Float) return f(float{});
   if (dtype == ScalarType::Double) return f(double{});
   if (dtype == ScalarType::Half) return f(__half{});
@@ -19,7 +18,7 @@ void dispatch(ScalarType dtype, const F& f) {
 }
 
 template <class T>
-const T* data(const Tensor& tensor) {
+const T* data(Input tensor) {
   return static_cast<const T*>(tensor.const_data_ptr());
 }
 template <class T>
@@ -45,7 +44,7 @@ SumsMemory memory_in(const CudaOp& op, Tensor& sums) {
 }
 
 template <class T>
-TensorArgs<T> args_of(const CudaOp& op, const AttentionInputs& in, const Tensor& plan) {
+TensorArgs<T> args_of(const CudaOp& op, const AttentionInputs& in, Input plan) {
   TensorArgs<T> p{};
   p.q = data<T>(in.q), p.k = data<T>(in.k), p.v = data<T>(in.v);
   p.bias = data<T>(in.bias), p.gate = data<T>(in.gate), p.switches = data<T>(in.switches);

@@ -9,7 +9,7 @@
 namespace mdops::MDOPS_ISA {
 
 template <class To, class From>
-inline __attribute__((always_inline)) To bits_as(From from) {
+MDOPS_INLINE To bits_as(From from) {
   To to;
   std::memcpy(&to, &from, sizeof(To));
   return to;
@@ -17,7 +17,7 @@ inline __attribute__((always_inline)) To bits_as(From from) {
 
 constexpr float kHalfScale = 0x1p112f;  // between the exponents of float16 and float32
 
-inline __attribute__((always_inline)) float widened(uint16_t h, Element element) {
+MDOPS_INLINE float widened(uint16_t h, Element element) {
   if (element == Element::bfloat16) return bits_as<float>(uint32_t{h} << 16);
   const float size = bits_as<float>((uint32_t{h} & 0x7fffu) << 13) * kHalfScale;
   const uint32_t bits = bits_as<uint32_t>(size);
@@ -25,7 +25,7 @@ inline __attribute__((always_inline)) float widened(uint16_t h, Element element)
 }
 
 // To the nearest, ties to even.
-inline __attribute__((always_inline)) uint16_t narrowed(float x, Element element) {
+MDOPS_INLINE uint16_t narrowed(float x, Element element) {
   const uint32_t bits = bits_as<uint32_t>(x), sign = bits >> 16 & 0x8000u;
   if (element == Element::bfloat16)
     return x != x ? 0x7fc0u : static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);

@@ -5,7 +5,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <cstdint>
 #include <type_traits>
 
 #include "attention/attention.h"
@@ -19,29 +18,29 @@ namespace mdops::gpu_attention {
 template <class T>
 using Sums = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-__device__ __forceinline__ double number(double x) {
+MDOPS_D double number(double x) {
   return x;
 }
-__device__ __forceinline__ float number(float x) {
+MDOPS_D float number(float x) {
   return x;
 }
-__device__ __forceinline__ float number(__half x) {
+MDOPS_D float number(__half x) {
   return __half2float(x);
 }
-__device__ __forceinline__ float number(__nv_bfloat16 x) {
+MDOPS_D float number(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
 
-__device__ __forceinline__ void put(double* to, double x) {
+MDOPS_D void put(double* to, double x) {
   *to = x;
 }
-__device__ __forceinline__ void put(float* to, float x) {
+MDOPS_D void put(float* to, float x) {
   *to = x;
 }
-__device__ __forceinline__ void put(__half* to, float x) {
+MDOPS_D void put(__half* to, float x) {
   *to = __float2half_rn(x);
 }
-__device__ __forceinline__ void put(__nv_bfloat16* to, float x) {
+MDOPS_D void put(__nv_bfloat16* to, float x) {
   *to = __float2bfloat16_rn(x);
 }
 
@@ -130,7 +129,7 @@ struct WorkItem {
 };
 
 template <class T>
-__device__ __forceinline__ WorkItem work_item(const TensorArgs<T>& p, int index) {
+MDOPS_D WorkItem work_item(const TensorArgs<T>& p, int index) {
   const int4 item = reinterpret_cast<const int4*>(p.plan)[1 + index];
   const int begin = p.offsets[item.x];
   return {item.x, begin, p.offsets[item.x + 1] - begin, item.y,
@@ -139,7 +138,7 @@ __device__ __forceinline__ WorkItem work_item(const TensorArgs<T>& p, int index)
 
 // Whether a block may process the item: it is within all arrays.
 template <class T>
-__device__ __forceinline__ bool is_sound(const TensorArgs<T>& p, int4 item) {
+MDOPS_D bool is_sound(const TensorArgs<T>& p, int4 item) {
   if (item.x < 0 || item.x >= p.sequences || item.y < 0 || item.y % kPlanTile != 0) return false;
   const int begin = p.offsets[item.x], end = p.offsets[item.x + 1];
   if (begin < 0 || end < begin || end > p.rows || item.y >= end - begin) return false;
@@ -149,7 +148,7 @@ __device__ __forceinline__ bool is_sound(const TensorArgs<T>& p, int4 item) {
 }
 
 // Whether offsets or plan are wrong. All threads of a block must call it, at least kPrepareBlocks of them.
-__device__ __forceinline__ bool is_bad(const int32_t* bad) {
+MDOPS_D bool is_bad(const int32_t* bad) {
   return __syncthreads_or(threadIdx.x < kPrepareBlocks ? bad[threadIdx.x] : 0);
 }
 
@@ -229,31 +228,31 @@ struct PairGradients {
 };
 
 template <class A>
-__device__ __forceinline__ A logit(A s, A a, A shift, bool switched) {
+MDOPS_D A logit(A s, A a, A shift, bool switched) {
   return switched ? (s + shift) * a : s;
 }
 
 // A query whose keys are all masked (its sum of exponentials is 0, logsumexp -inf) has a result of zeros and
 // no gradient: kernels replace its logsumexp by infinity, so that all its exponentials are 0 again.
 template <class A>
-__device__ __forceinline__ A usable(A logsumexp) {
+MDOPS_D A usable(A logsumexp) {
   const A infinity = __int_as_float(0x7f800000);
   return logsumexp == -infinity ? infinity : logsumexp;
 }
 template <class A>
-__device__ __forceinline__ A inverse_of_sum(A sum) {
+MDOPS_D A inverse_of_sum(A sum) {
   return sum == A(0) ? A(0) : A(1) / sum;
 }
 
 // A product with a probability; 0 if that is 0: the other factor may be infinite, where keys are masked.
 template <class A>
-__device__ __forceinline__ A weighted(A probability, A x) {
+MDOPS_D A weighted(A probability, A x) {
   return probability == A(0) ? A(0) : probability * x;
 }
 
 template <bool Second, class A>
-__device__ __forceinline__ PairGradients<A> pair_gradients(const PairInputs<A>& i, A shift, bool switched,
-                                                           A logsumexp, A delta, A mean, A delta_change) {
+MDOPS_D PairGradients<A> pair_gradients(const PairInputs<A>& i, A shift, bool switched, A logsumexp, A delta,
+                                        A mean, A delta_change) {
   PairGradients<A> r{};
   const A m = i.c * i.a, raised = i.s + shift;
   const A p = exp(logit(i.s, i.a, shift, switched) - usable(logsumexp));
@@ -278,8 +277,7 @@ struct PairChange {
 };
 
 template <class A>
-__device__ __forceinline__ PairChange<A> pair_change(const PairInputs<A>& i, A shift, bool switched,
-                                                     A logsumexp) {
+MDOPS_D PairChange<A> pair_change(const PairInputs<A>& i, A shift, bool switched, A logsumexp) {
   const A p = exp(logit(i.s, i.a, shift, switched) - usable(logsumexp));
   const A z1 = switched ? i.s1 * i.a + (i.s + shift) * i.a1 : i.s1;
   const A mean = weighted(p, z1);

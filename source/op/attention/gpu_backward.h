@@ -84,8 +84,8 @@ struct BackwardMemory {
 
 // (16 x 8 Units) = A B^T: A has 16 rows of one tile, B the first 8 Units rows of another.
 template <class N, int D, int Units>
-__device__ __forceinline__ void product_of_rows(float (&c)[Units][4], const char* a, int a_apart, int a_row,
-                                                const char* b, int b_apart) {
+MDOPS_D void product_of_rows(float (&c)[Units][4], const char* a, int a_apart, int a_row, const char* b,
+                             int b_apart) {
   unrolled<Units, 4>([&](int n, int k) { c[n][k] = 0; });
 #pragma unroll
   for (int step = 0; step < D / 16; ++step) {
@@ -112,7 +112,7 @@ __device__ __forceinline__ void product_of_rows(float (&c)[Units][4], const char
 
 // Sums over the eight lanes that have the same queries, of eight numbers each, x[n][h] of query 8 n + 2 (l %
 // 4) + h; lane l ends with that of query 8 (l / 8) + 2 (l % 4) + l / 4 % 2.
-__device__ __forceinline__ float sum_of_queries(const float (&x)[4][2]) {
+MDOPS_D float sum_of_queries(const float (&x)[4][2]) {
   const int lane = lane_index();
   float two[2][2], one[2];
   const int high = lane / 16;
@@ -135,7 +135,7 @@ __device__ __forceinline__ float sum_of_queries(const float (&x)[4][2]) {
 }
 // Sums over the eight lanes that have the same queries, x[n][h] of query 8 n + 2 (l % 4) + h; lane l ends
 // with that of query 8 (l / 16) + 2 (l % 4) + l / 8 % 2.
-__device__ __forceinline__ float sum_of_queries(const float (&x)[2][2]) {
+MDOPS_D float sum_of_queries(const float (&x)[2][2]) {
   const int high = lane_index() / 16, middle = lane_index() / 8 % 2;
   float one[2];
 #pragma unroll
@@ -160,21 +160,20 @@ struct PairFactors {
 };
 
 // A factor of unit n: of all queries, or one per 16.
-__device__ __forceinline__ float of_unit(float factor, int) {
+MDOPS_D float of_unit(float factor, int) {
   return factor;
 }
 template <int Groups>
-__device__ __forceinline__ float of_unit(const float (&factor)[Groups], int n) {
+MDOPS_D float of_unit(const float (&factor)[Groups], int n) {
   return factor[n / 2];
 }
 
 // Turns s and t, K Q^T and V G^T without their factors, of keys tile + row .. + 15 and 8 Units queries, into
 // P and X for the gradients of v and q. Also adds to the gradients of gate, switch and bias.
 template <class Have, class T, int Units, class Factor>
-__device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const GradientArgs<T>& g,
-                                               const TileBlock& b, const PairFactors& f, int tile, int row,
-                                               int query, const Factor& factor, const Factor& value_factor,
-                                               float (&s)[Units][4], float (&t)[Units][4]) {
+MDOPS_D void step_gradients(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b,
+                            const PairFactors& f, int tile, int row, int query, const Factor& factor,
+                            const Factor& value_factor, float (&s)[Units][4], float (&t)[Units][4]) {
   constexpr int step = 8 * Units;
   const bool has_bias = Have::bias(p), switched = Have::switches(p), has_gate = Have::gates(p) > 0;
   const bool has_factors = switched || has_gate;
@@ -275,9 +274,9 @@ __device__ __forceinline__ void step_gradients(const TensorArgs<T>& p, const Gra
 // dQ of 16 Units queries from `row` on and columns 16 pair .. 16 pair + 15: X K over the tile's keys.
 // `slopes` is X of Step queries, by keys.
 template <class N, int D, int Step, int Units>
-__device__ __forceinline__ void query_gradient(const char* slopes, int slopes_apart, const char* keys,
-                                               int apart, const float* slope_scales, const float* key_scales,
-                                               int groups, int row, int pair, float (&sum)[Units][2][4]) {
+MDOPS_D void query_gradient(const char* slopes, int slopes_apart, const char* keys, int apart,
+                            const float* slope_scales, const float* key_scales, int groups, int row, int pair,
+                            float (&sum)[Units][2][4]) {
   unrolled<Units, 2, 4>([&](int m, int half, int k) { sum[m][half][k] = 0; });
   for (int group = 0; group < groups; ++group) {
     const float factor = N::kBfloat ? 1.0f : slope_scales[group] * inverse_of<N>(key_scales + group);
@@ -305,9 +304,8 @@ __device__ __forceinline__ void query_gradient(const char* slopes, int slopes_ap
 
 // Writes delta_j = G_j.o_j of a block's queries to device memory, unless it is there already (no `out`).
 template <class T, int D>
-__device__ __forceinline__ void delta_of_rows(const TensorArgs<T>& p, const GradientArgs<T>& g,
-                                              const TileBlock& b, const RowsOf<T>& grads,
-                                              const RowsOf<T>& outs) {
+MDOPS_D void delta_of_rows(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b,
+                           const RowsOf<T>& grads, const RowsOf<T>& outs) {
   using Load = GroupLoad<T, D>;
   for (int first = b.first + threadIdx.x / kWarp * kGroup; first < b.last;
        first += blockDim.x / kWarp * kGroup) {
@@ -340,8 +338,8 @@ __device__ __forceinline__ void delta_of_rows(const TensorArgs<T>& p, const Grad
 
 // Writes sums of a warp's 16 rows from `first` on, times a factor, to a sequence's rows of a gradient.
 template <class T, int Units>
-__device__ __forceinline__ void put_rows(const TileBlock& b, T* to, int stride, int width, bool wide,
-                                         int first, const float (&sums)[Units][4], float factor) {
+MDOPS_D void put_rows(const TileBlock& b, T* to, int stride, int width, bool wide, int first,
+                      const float (&sums)[Units][4], float factor) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int l = first + lane_index() / 4 + 8 * h;
@@ -351,9 +349,8 @@ __device__ __forceinline__ void put_rows(const TileBlock& b, T* to, int stride, 
 
 // Writes the gradients of gate and switch of a tile's keys, after a barrier behind the last query.
 template <class T>
-__device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const GradientArgs<T>& g,
-                                             const TileBlock& b, int tile, int count, int room,
-                                             const float* sums) {
+MDOPS_D void put_key_sums(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b, int tile,
+                          int count, int room, const float* sums) {
   const int columns = p.gates + 1;
   for (int k = threadIdx.x; k < columns * count; k += blockDim.x) {
     const int column = k / count, l = k % count;
@@ -365,8 +362,7 @@ __device__ __forceinline__ void put_key_sums(const TensorArgs<T>& p, const Gradi
 
 // Prefetches all tensors that a block reads.
 template <class T>
-__device__ __forceinline__ void ask_for_coming(const TensorArgs<T>& p, const GradientArgs<T>& g,
-                                               const TileBlock& b, Wide wide) {
+MDOPS_D void ask_for_coming(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b, Wide wide) {
   ask_for_coming(b, keys_of(p, b, p.q, wide));
   ask_for_coming(b, keys_of(p, b, p.k, wide));
   ask_for_coming(b, values_of(p, b, p.v, wide));

@@ -45,27 +45,26 @@ struct TileCopies {
   const T* first;    // its first piece in the tile that begins with the sequence
   int stride, rows;  // row stride; number of rows from the first piece's on
 
-  __device__ __forceinline__ TileCopies(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
-                                        int width)
+  MDOPS_D TileCopies(const TensorArgs<T>& p, const TileBlock& b, const T* tensor, int width)
       : stride(p.heads * width) {
     const int column = lane_index() % kPieces * 8;
     first = tensor + p.row(b.item.begin + own_row(), b.head, width) + column;
     rows = column < width ? b.item.length - own_row() : 0;
   }
 
-  static __device__ __forceinline__ int own_row() {
+  static MDOPS_D int own_row() {
     return static_cast<int>(threadIdx.x) / kWarp * kGroup + lane_index() / kPieces;
   }
   // Its first piece in a tile: for its i-th row only the swizzle differs.
-  static __device__ __forceinline__ int own_place() {
+  static MDOPS_D int own_place() {
     return place_in_blocks(BfloatMemory<D>::kBlock, own_row(), lane_index() % kPieces);
   }
-  static __device__ __forceinline__ int place(int own, int i) {
+  static MDOPS_D int place(int own, int i) {
     return (own + i * kRowsEach * kBlockRow) ^ i * kRowsEach % 8 * 16;
   }
 
   // Copies the tile of 64 rows from row `from` of the sequence on; zeros after the sequence.
-  __device__ __forceinline__ void bring(char* tile, int from) const {
+  MDOPS_D void bring(char* tile, int from) const {
     const T* at = first + static_cast<int64_t>(from) * stride;
     const int own = own_place();
 #pragma unroll
@@ -78,7 +77,7 @@ struct TileCopies {
 
 // sum = A B^T of two tiles, over all columns of a head.
 template <int D>
-__device__ __forceinline__ void multiply_tiles(float (&sum)[8][4], const char* a, const char* b) {
+MDOPS_D void multiply_tiles(float (&sum)[8][4], const char* a, const char* b) {
 #pragma unroll
   for (int block = 0; block < D / kBlockColumns; ++block) {
     const uint64_t left = matrix_of_rows<kBlockRow>(a + block * BfloatMemory<D>::kBlock);
@@ -91,8 +90,7 @@ __device__ __forceinline__ void multiply_tiles(float (&sum)[8][4], const char* a
 
 // sum += A B, A (64, 64) from registers, B a tile.
 template <int D>
-__device__ __forceinline__ void add_tile(float (&sum)[D / 8][4], const uint32_t (&a)[4][1][4],
-                                         const char* tile) {
+MDOPS_D void add_tile(float (&sum)[D / 8][4], const uint32_t (&a)[4][1][4], const char* tile) {
 #pragma unroll
   for (int group = 0; group < 4; ++group)
     multiply_group<true, true>(
@@ -101,7 +99,7 @@ __device__ __forceinline__ void add_tile(float (&sum)[D / 8][4], const uint32_t 
 }
 
 template <class T>
-__device__ __forceinline__ void tile_as_operand(const float (&x)[8][4], uint32_t (&a)[4][1][4]) {
+MDOPS_D void tile_as_operand(const float (&x)[8][4], uint32_t (&a)[4][1][4]) {
 #pragma unroll
   for (int group = 0; group < 4; ++group)
     as_operand<Numbers<T, 1>>(x[2 * group], x[2 * group + 1], 1.0f, a[group]);
@@ -109,8 +107,8 @@ __device__ __forceinline__ void tile_as_operand(const float (&x)[8][4], uint32_t
 
 // Writes sums of the block's rows to a tensor, through a tile that is no longer needed.
 template <int D, class T>
-__device__ __forceinline__ void put_tile(const TensorArgs<T>& p, const TileBlock& b, char* tile, T* to,
-                                         int width, const float (&sums)[D / 8][4], const float (&factor)[2]) {
+MDOPS_D void put_tile(const TensorArgs<T>& p, const TileBlock& b, char* tile, T* to, int width,
+                      const float (&sums)[D / 8][4], const float (&factor)[2]) {
   using Copies = TileCopies<T, D>;
   const int lane = lane_index(), row = static_cast<int>(threadIdx.x) / kWarp * kGroup + lane / 4;
   unrolled<D / 8, 2>([&](int n, int h) {
@@ -139,7 +137,7 @@ struct RowSums {
   // s becomes the exponentials of s times factor > 0, for 64 keys of which `count` exist; o is rescaled to
   // the row's new maximum.
   template <int Units>
-  __device__ __forceinline__ void add(float (&s)[8][4], float factor, int count, float (&o)[Units][4]) {
+  MDOPS_D void add(float (&s)[8][4], float factor, int count, float (&o)[Units][4]) {
     const float lowest = __int_as_float(0xff800000);
     if (count < kTileRows) {
       const int column = 2 * (lane_index() % 4);
@@ -255,8 +253,8 @@ __global__ void __launch_bounds__(BfloatMemory<D>::kThreads)
 
 // The gradients of 64 keys and their values, or of 64 queries.
 template <bool OfKeys, int D, class T>
-__device__ __forceinline__ void bfloat_gradients(const TensorArgs<T>& p, const GradientArgs<T>& g,
-                                                 const TileBlock& b, char* memory) {
+MDOPS_D void bfloat_gradients(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b,
+                              char* memory) {
   using M = BfloatMemory<D>;
   const int length = b.item.length, lane = lane_index();
   const TileCopies<T, D> queries(p, b, p.q, p.width), keys(p, b, p.k, p.width);

@@ -27,25 +27,24 @@ struct DoubleRows {
   int64_t stride;
   int count, width;
 
-  __device__ __forceinline__ const double* row(int k) const { return first + min(k, count - 1) * stride; }
+  MDOPS_D const double* row(int k) const { return first + min(k, count - 1) * stride; }
 };
 
 struct DoubleLane {
   int g = lane_index() / 4, t = lane_index() % 4;
 
   // For number k of four in an eight.
-  __device__ __forceinline__ int row(int k) const { return g + k / 2 * 8; }
-  __device__ __forceinline__ int column(int eight, int k) const { return 8 * eight + 2 * t + k % 2; }
+  MDOPS_D int row(int k) const { return g + k / 2 * 8; }
+  MDOPS_D int column(int eight, int k) const { return 8 * eight + 2 * t + k % 2; }
 };
 
-__device__ __forceinline__ double2 two_of(const double* at) {
+MDOPS_D double2 two_of(const double* at) {
   return *reinterpret_cast<const double2*>(at);
 }
 
 // Products of 16 rows with others, summed over their width.
 template <int kEights>
-__device__ __forceinline__ void pair_products(const DoubleRows& own, const DoubleRows& others,
-                                              DoubleTile<kEights>& found) {
+MDOPS_D void pair_products(const DoubleRows& own, const DoubleRows& others, DoubleTile<kEights>& found) {
   const DoubleLane lane;
   const double *const first = own.row(lane.g) + 2 * lane.t, *const second = own.row(lane.g + 8) + 2 * lane.t;
   const double* from[kEights];
@@ -69,8 +68,8 @@ __device__ __forceinline__ void pair_products(const DoubleRows& own, const Doubl
 
 // sums += coefficients of 16 rows and other rows times these other rows.
 template <int kEights>
-__device__ __forceinline__ void add_products(const DoubleTile<kEights>& coefficients,
-                                             const DoubleRows& others, DoubleTile<kDoubleEights>& sums) {
+MDOPS_D void add_products(const DoubleTile<kEights>& coefficients, const DoubleRows& others,
+                          DoubleTile<kDoubleEights>& sums) {
   const DoubleLane lane;
 #pragma unroll
   for (int n = 0; n < kEights; ++n) {
@@ -98,8 +97,8 @@ __device__ __forceinline__ void add_products(const DoubleTile<kEights>& coeffici
 }
 
 // Writes factor_r times the sums of row r, for `count` rows.
-__device__ __forceinline__ void put_sums(double* to, int64_t stride, int count, int width,
-                                         const DoubleTile<kDoubleEights>& sums, const double (&factors)[2]) {
+MDOPS_D void put_sums(double* to, int64_t stride, int count, int width, const DoubleTile<kDoubleEights>& sums,
+                      const double (&factors)[2]) {
   const DoubleLane lane;
 #pragma unroll
   for (int m = 0; m < kDoubleSixteens; ++m) {
@@ -115,21 +114,21 @@ __device__ __forceinline__ void put_sums(double* to, int64_t stride, int count, 
   }
 }
 
-__device__ __forceinline__ PlainBlock double_block(const TensorArgs<double>& p) {
+MDOPS_D PlainBlock double_block(const TensorArgs<double>& p) {
   return plain_block(p, static_cast<int>(blockIdx.x) * kDoubleWarps + warp_index());
 }
 
 // Rows of a sequence, from its `first` on, of q and k, of v, and of results.
-__device__ __forceinline__ DoubleRows keys_of(const TensorArgs<double>& p, const PlainBlock& b,
-                                              const double* tensor, TileRows rows) {
+MDOPS_D DoubleRows keys_of(const TensorArgs<double>& p, const PlainBlock& b, const double* tensor,
+                           TileRows rows) {
   return {tensor + p.key(b.item.begin + rows.first, b.head), p.key_stride, rows.count, p.width};
 }
-__device__ __forceinline__ DoubleRows values_of(const TensorArgs<double>& p, const PlainBlock& b,
-                                                const double* tensor, TileRows rows) {
+MDOPS_D DoubleRows values_of(const TensorArgs<double>& p, const PlainBlock& b, const double* tensor,
+                             TileRows rows) {
   return {tensor + p.value(b.item.begin + rows.first, b.head), p.value_stride, rows.count, p.value_width};
 }
-__device__ __forceinline__ DoubleRows results_of(const TensorArgs<double>& p, const PlainBlock& b,
-                                                 const double* tensor, TileRows rows) {
+MDOPS_D DoubleRows results_of(const TensorArgs<double>& p, const PlainBlock& b, const double* tensor,
+                              TileRows rows) {
   return {tensor + p.row(b.item.begin + rows.first, b.head, p.value_width),
           static_cast<int64_t>(p.heads) * p.value_width, rows.count, p.value_width};
 }

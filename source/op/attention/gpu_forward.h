@@ -48,8 +48,8 @@ struct Blocks {
 
 // A block has a whole sequence of a head, or 64 queries of one.
 template <class T>
-__device__ __forceinline__ TileBlock tile_block(const TensorArgs<T>& p, Blocks blocks, const int64_t* bias_at,
-                                                int block = blockIdx.x) {
+MDOPS_D TileBlock tile_block(const TensorArgs<T>& p, Blocks blocks, const int64_t* bias_at,
+                             int block = blockIdx.x) {
   const int head = block % p.heads, index = block / p.heads;
   TileBlock b{};
   b.head = head;
@@ -80,25 +80,22 @@ struct Wide {
 
 // A sequence's rows of q, k and tensors of the same layout; of v; of o.
 template <class T>
-__device__ __forceinline__ RowsOf<T> keys_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
-                                             Wide wide) {
+MDOPS_D RowsOf<T> keys_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor, Wide wide) {
   return {tensor + p.key(b.item.begin, b.head), p.key_stride, p.width, wide.keys};
 }
 template <class T>
-__device__ __forceinline__ RowsOf<T> values_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
-                                               Wide wide) {
+MDOPS_D RowsOf<T> values_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor, Wide wide) {
   return {tensor + p.value(b.item.begin, b.head), p.value_stride, p.value_width, wide.values};
 }
 template <class T>
-__device__ __forceinline__ RowsOf<T> outs_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor,
-                                             Wide wide) {
+MDOPS_D RowsOf<T> outs_of(const TensorArgs<T>& p, const TileBlock& b, const T* tensor, Wide wide) {
   return {tensor + p.row(b.item.begin, b.head, p.value_width), p.heads * p.value_width, p.value_width,
           wide.values};
 }
 
 // Prefetches a tensor's rows of the next sequence during this one's products.
 template <class T>
-__device__ __forceinline__ void ask_for_coming(const TileBlock& b, const RowsOf<T>& own) {
+MDOPS_D void ask_for_coming(const TileBlock& b, const RowsOf<T>& own) {
   const int lines = (own.width * static_cast<int>(sizeof(T)) + 127) / 128;
   const T* const first = own.first + static_cast<int64_t>(b.coming - b.item.begin) * own.stride;
   for (int k = threadIdx.x; k < b.coming_rows * lines; k += blockDim.x)
@@ -108,8 +105,8 @@ __device__ __forceinline__ void ask_for_coming(const TileBlock& b, const RowsOf<
 
 // Loads the keys' switch and gate, for 0 <= l < rows.
 template <class T>
-__device__ __forceinline__ void load_factors(const TensorArgs<T>& p, int first_row, int rows, int room,
-                                             float* switches, float* gate) {
+MDOPS_D void load_factors(const TensorArgs<T>& p, int first_row, int rows, int room, float* switches,
+                          float* gate) {
   if (p.switches)
     for (int l = threadIdx.x; l < room; l += blockDim.x)
       switches[l] = l < rows ? number(p.switches[first_row + l]) : 0.0f;
@@ -123,15 +120,15 @@ __device__ __forceinline__ void load_factors(const TensorArgs<T>& p, int first_r
 template <bool Options>
 struct GivenFactors {
   template <class T>
-  static __device__ __forceinline__ bool bias(const TensorArgs<T>& p) {
+  static MDOPS_D bool bias(const TensorArgs<T>& p) {
     return Options && p.bias;
   }
   template <class T>
-  static __device__ __forceinline__ bool switches(const TensorArgs<T>& p) {
+  static MDOPS_D bool switches(const TensorArgs<T>& p) {
     return Options && p.switches;
   }
   template <class T>
-  static __device__ __forceinline__ int gates(const TensorArgs<T>& p) {
+  static MDOPS_D int gates(const TensorArgs<T>& p) {
     return Options ? p.gates : 0;
   }
 };
@@ -139,22 +136,22 @@ struct GivenFactors {
 template <int Gates, bool Switches>
 struct KnownFactors {
   template <class T>
-  static __device__ __forceinline__ constexpr bool bias(const TensorArgs<T>&) {
+  static MDOPS_D constexpr bool bias(const TensorArgs<T>&) {
     return false;
   }
   template <class T>
-  static __device__ __forceinline__ constexpr bool switches(const TensorArgs<T>&) {
+  static MDOPS_D constexpr bool switches(const TensorArgs<T>&) {
     return Switches;
   }
   template <class T>
-  static __device__ __forceinline__ constexpr int gates(const TensorArgs<T>&) {
+  static MDOPS_D constexpr int gates(const TensorArgs<T>&) {
     return Gates;
   }
 };
 
 // For products of warpgroups, or of warps alone. Parts of keys and values are rows, or blocks of 64 columns.
 template <class N, int D, bool Groups>
-__device__ __forceinline__ int place_of_piece(const ForwardMemory<N, D>& layout, int row, int piece) {
+MDOPS_D int place_of_piece(const ForwardMemory<N, D>& layout, int row, int piece) {
   if constexpr (Groups)
     return piece / 8 * (layout.keys * kBlockRow) + piece_place<kBlockColumns>(row, piece % 8);
   else

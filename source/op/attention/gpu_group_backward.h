@@ -52,7 +52,7 @@ struct GroupMemory {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Where piece `piece` of a row is in a part with blocks of `block_bytes`.
-__device__ __forceinline__ int place_in_blocks(int block_bytes, int row, int piece) {
+MDOPS_D int place_in_blocks(int block_bytes, int row, int piece) {
   return piece / 8 * block_bytes + piece_place<kBlockColumns>(row, piece % 8);
 }
 
@@ -65,8 +65,8 @@ struct StepNumbers {
   float row_number;        // of the thread's row: logsumexp, or delta
   float factor[kFactors];  // of gate and switch
 
-  __device__ __forceinline__ void load(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b,
-                                       int query, bool factors) {
+  MDOPS_D void load(const TensorArgs<T>& p, const GradientArgs<T>& g, const TileBlock& b, int query,
+                    bool factors) {
     row_number = 0;
     const int j = query + threadIdx.x % Step;
     if (threadIdx.x < 2 * Step && j < b.last)
@@ -86,7 +86,7 @@ struct StepNumbers {
     }
   }
   // `factors` null if there are none.
-  __device__ __forceinline__ void store(float* rows, float* factors, int columns) const {
+  MDOPS_D void store(float* rows, float* factors, int columns) const {
     if (threadIdx.x < 2 * Step) rows[threadIdx.x] = row_number;
     if (factors == nullptr) return;
 #pragma unroll
@@ -101,12 +101,12 @@ struct StepNumbers {
 struct RawRows {
   static constexpr int kEach = GroupMemory::kStep / kMostWarps;
 
-  static __device__ __forceinline__ int row_of(int i) { return threadIdx.x / kWarp + kMostWarps * i; }
-  static __device__ __forceinline__ char* place(char* raw, int i) {
+  static MDOPS_D int row_of(int i) { return threadIdx.x / kWarp + kMostWarps * i; }
+  static MDOPS_D char* place(char* raw, int i) {
     return raw + row_of(i) * (4 * kTileWidth) + 16 * lane_index();
   }
 
-  static __device__ __forceinline__ void ask(const RowsOf<float>& from, int first, int rows, char* raw) {
+  static MDOPS_D void ask(const RowsOf<float>& from, int first, int rows, char* raw) {
     const int column = 4 * lane_index();
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -127,14 +127,14 @@ struct RawRows {
 
   float x[4 * kEach];
 
-  __device__ __forceinline__ void read(char* raw) {
+  MDOPS_D void read(char* raw) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const float4 four = *reinterpret_cast<const float4*>(place(raw, i));
       x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
     }
   }
-  __device__ __forceinline__ void store(float scale, char* parts) const {
+  MDOPS_D void store(float scale, char* parts) const {
     const int lane = lane_index();
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {

@@ -14,26 +14,26 @@
 namespace mdops::gpu_attention {
 
 // The launch's dynamic shared memory.
-__device__ __forceinline__ char* block_memory() {
+MDOPS_D char* block_memory() {
   extern __shared__ __align__(128) char attention_memory[];
   return attention_memory;
 }
 
 // The same from a multiple of 1,024 on; the launch requests as many more bytes.
 constexpr int kAlignment = 1024;
-__device__ __forceinline__ char* aligned_memory() {
+MDOPS_D char* aligned_memory() {
   char* const memory = block_memory();
   return memory + (-reinterpret_cast<uintptr_t>(memory) & (kAlignment - 1));
 }
 
 // Hides a number's value from the compiler.
-__device__ __forceinline__ int opaque(int x) {
+MDOPS_D int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
 // Prefetches a line of device memory into the L2 cache.
-__device__ __forceinline__ void prefetch_line(const void* memory) {
+MDOPS_D void prefetch_line(const void* memory) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(memory));
 }
 
@@ -56,7 +56,7 @@ __device__ __forceinline__ void prefetch_line(const void* memory) {
                  MDOPS_4_UNITS(4))
 
 template <bool Bfloat, bool Across, int Units>
-__device__ __forceinline__ void multiply_group(float (&d)[Units][4], uint64_t a, uint64_t b, bool add) {
+MDOPS_D void multiply_group(float (&d)[Units][4], uint64_t a, uint64_t b, bool add) {
   static_assert(Units == 4 || Units == 8);
   if constexpr (Units == 4 && Bfloat)
     MDOPS_MULTIPLY_32("bf16");
@@ -92,8 +92,7 @@ __device__ __forceinline__ void multiply_group(float (&d)[Units][4], uint64_t a,
                  MDOPS_4_UNITS(0), MDOPS_4_UNITS(4), MDOPS_4_UNITS(8), MDOPS_4_UNITS(12))
 
 template <bool Bfloat, bool Across, int Units>
-__device__ __forceinline__ void multiply_group(float (&d)[Units][4], const uint32_t (&a)[4], uint64_t b,
-                                               bool add) {
+MDOPS_D void multiply_group(float (&d)[Units][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   static_assert(Units == 4 || Units == 8 || Units == 16);
   if constexpr (Units == 4 && Bfloat)
     MDOPS_MULTIPLY_32("bf16");
@@ -116,7 +115,7 @@ __device__ __forceinline__ void multiply_group(float (&d)[Units][4], const uint3
 
 // Calls f(part of A, part of B, whether it is the first) for the products of parts: the small ones first.
 template <int Parts, class F>
-__device__ __forceinline__ void each_product(const F& f) {
+MDOPS_D void each_product(const F& f) {
   if constexpr (Parts == 2) {
     f(1, 0, true), f(0, 1, false), f(0, 0, false);
   } else {

@@ -33,7 +33,7 @@ struct PlainBlock {
 
 // The `block`-th; all threads call it.
 template <class T>
-__device__ __forceinline__ PlainBlock plain_block(const TensorArgs<T>& p, int block = blockIdx.x) {
+MDOPS_D PlainBlock plain_block(const TensorArgs<T>& p, int block = blockIdx.x) {
   const int head = block % p.heads, index = block / p.heads;
   if (is_bad(p.bad) || index / kSubtiles >= p.plan[0]) return {};
   const WorkItem item = work_item(p, index / kSubtiles);
@@ -42,8 +42,7 @@ __device__ __forceinline__ PlainBlock plain_block(const TensorArgs<T>& p, int bl
 }
 
 template <class T, class A>
-__device__ __forceinline__ void load_chunk(A (&to)[kSide][kChunk + 1], const T* from, int64_t stride,
-                                           int rows, int columns) {
+MDOPS_D void load_chunk(A (&to)[kSide][kChunk + 1], const T* from, int64_t stride, int rows, int columns) {
   for (int k = threadIdx.x; k < kSide * kChunk; k += kPlainThreads) {
     const int r = k / kChunk, c = k % kChunk;
     to[r][c] = r < rows && c < columns ? static_cast<A>(number(from[r * stride + c])) : A(0);
@@ -58,10 +57,9 @@ struct TileRows {
 // The products of a pair, q_j.k_l or G_j.v_l, and with directions their change; one of them may be null, and
 // counts as zero.
 template <bool Second, class T, class A>
-__device__ __forceinline__ void products(const TensorArgs<T>& p, const PlainBlock& b, bool of_values,
-                                         const T* x, const T* y, const T* x1, const T* y1, TileRows queries,
-                                         TileRows keys, int j, int l, PlainMemory<A>& memory, A* product,
-                                         A* change) {
+MDOPS_D void products(const TensorArgs<T>& p, const PlainBlock& b, bool of_values, const T* x, const T* y,
+                      const T* x1, const T* y1, TileRows queries, TileRows keys, int j, int l,
+                      PlainMemory<A>& memory, A* product, A* change) {
   const int first = b.item.begin + queries.first, first_key = b.item.begin + keys.first;
   const int width = of_values ? p.value_width : p.width;
   const int64_t query = of_values ? p.row(first, b.head, width) : p.key(first, b.head);
@@ -93,8 +91,8 @@ __device__ __forceinline__ void products(const TensorArgs<T>& p, const PlainBloc
 
 // Rows j and l of the sequence in the formulas, after their products.
 template <bool Second, class T, class A>
-__device__ __forceinline__ void finish_inputs(const TensorArgs<T>& p, const Directions<T>& u,
-                                              const PlainBlock& b, int j, int l, PairInputs<A>* i) {
+MDOPS_D void finish_inputs(const TensorArgs<T>& p, const Directions<T>& u, const PlainBlock& b, int j, int l,
+                           PairInputs<A>* i) {
   i->s *= p.scale, i->s1 *= p.scale;
   const int64_t at = b.head * p.bias_size + b.item.bias + static_cast<int64_t>(j) * b.item.length + l;
   const int64_t row_j = b.item.begin + j, row_l = b.item.begin + l;
@@ -120,8 +118,8 @@ __device__ __forceinline__ void finish_inputs(const TensorArgs<T>& p, const Dire
 
 // sum[] += c y over the rows of a tile, with c of this thread's own row.
 template <class T, class A>
-__device__ __forceinline__ void add_rows(const A (&c)[kSide + 1], const T* y, int64_t stride, int rows,
-                                         int width, A (&sum)[kColumnsEach]) {
+MDOPS_D void add_rows(const A (&c)[kSide + 1], const T* y, int64_t stride, int rows, int width,
+                      A (&sum)[kColumnsEach]) {
   const int column = threadIdx.x % kSide;
   for (int k = 0; k < rows; ++k) {
     const T* from = y + k * stride + column;
@@ -134,7 +132,7 @@ __device__ __forceinline__ void add_rows(const A (&c)[kSide + 1], const T* y, in
 }
 
 template <class T, class A>
-__device__ __forceinline__ void put_row(T* to, int width, const A (&sum)[kColumnsEach], A factor) {
+MDOPS_D void put_row(T* to, int width, const A (&sum)[kColumnsEach], A factor) {
   const int column = threadIdx.x % kSide;
 #pragma unroll
   for (int n = 0; n < kColumnsEach; ++n)
@@ -143,11 +141,11 @@ __device__ __forceinline__ void put_row(T* to, int width, const A (&sum)[kColumn
 
 // Over the 16 threads of a row.
 template <class A>
-__device__ __forceinline__ A row_sum(A x) {
+MDOPS_D A row_sum(A x) {
   return warp_sum<kSide>(x);
 }
 template <class A>
-__device__ __forceinline__ A row_largest(A x) {
+MDOPS_D A row_largest(A x) {
   return join_lanes<kSide>(x, [](A a, A b) { return a > b ? a : b; });
 }
 

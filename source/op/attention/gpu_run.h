@@ -130,8 +130,7 @@ class Attention {
     return std::is_same_v<T, double> && limits_.capability >= 80 && all.keys && all.values &&
            (p_.width | p_.value_width) % 16 == 0 && std::max(p_.width, p_.value_width) <= kDoubleWidth;
   }
-  template <class K, class R>
-  void launch_double(const K& kernel, const R& results) const {
+  void launch_double(const auto& kernel, const auto& results) const {
     gpu_.launch(kernel, blocks_for(plain_blocks(), kDoubleWarps), kDoubleThreads, 0, p_, results);
   }
   bool double_forward(const ForwardResults<T>& r) const {
@@ -175,8 +174,7 @@ class Attention {
 
   // Calls f<N, D, Options>() with the kind of numbers, the tile's width and whether there are options; false
   // if no tile fits.
-  template <class F>
-  bool with_tiles(const F& f) const {
+  bool with_tiles(const auto& f) const {
     if constexpr (kHasTiles<T>) {
       if (!uses_tiles()) return false;
       if constexpr (std::is_same_v<T, float>)

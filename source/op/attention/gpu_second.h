@@ -51,8 +51,8 @@ struct SecondMemory {
 
 // The first team adds the second one's sums through shared memory. All threads of the block must call it.
 template <int Units>
-__device__ __forceinline__ void add_second_team(float (&sum)[Units][4], float* memory, bool active, int team,
-                                                int thread, int threads) {
+MDOPS_D void add_second_team(float (&sum)[Units][4], float* memory, bool active, int team, int thread,
+                             int threads) {
   __syncthreads();
   if (active && team == 1)
     unrolled<Units, 4>([&](int unit, int k) { memory[(4 * unit + k) * threads + thread] = sum[unit][k]; });
@@ -346,7 +346,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
 constexpr int kRowBlocks = kPlanTile / (kPlainThreads / kWarp);
 
 template <class T>
-__device__ __forceinline__ TileBlock row_block(const TensorArgs<T>& p, int* own) {
+MDOPS_D TileBlock row_block(const TensorArgs<T>& p, int* own) {
   const TileBlock b = tile_block(p, {}, nullptr, blockIdx.x / kRowBlocks);
   *own = b.first + blockIdx.x % kRowBlocks * (kPlainThreads / kWarp) + threadIdx.x / kWarp;
   return b;
@@ -357,14 +357,14 @@ struct LaneNumbers {
   static constexpr int kEach = kTileWidth / kWarp;
   float x[kEach];
 
-  __device__ __forceinline__ LaneNumbers(const float* row, int width) {
+  MDOPS_D LaneNumbers(const float* row, int width) {
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
       const int e = lane_index() + k * kWarp;
       x[k] = e < width ? row[e] : 0.0f;
     }
   }
-  __device__ __forceinline__ void put(float* row, int width) const {
+  MDOPS_D void put(float* row, int width) const {
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
       const int e = lane_index() + k * kWarp;
@@ -372,7 +372,7 @@ struct LaneNumbers {
     }
   }
   // Adds those of a sequence's other tiles, from the same place on.
-  __device__ __forceinline__ void add_tiles(const TileSums<float>& sums, int tiles, int64_t at, int width) {
+  MDOPS_D void add_tiles(const TileSums<float>& sums, int tiles, int64_t at, int width) {
     for (int tile = 1; tile < tiles; ++tile) {
       const LaneNumbers more(sums.rows_of(tile) + at, width);
 #pragma unroll

@@ -36,14 +36,14 @@ struct Numbers {
 };
 
 // The largest finite magnitude so far, by its bits: infinity and NaN must not hide the others.
-__device__ __forceinline__ uint32_t larger(uint32_t so_far, float x) {
+MDOPS_D uint32_t larger(uint32_t so_far, float x) {
   const uint32_t bits = __float_as_uint(x) & 0x7fffffffu;
   return bits < 0x7f800000u && bits > so_far ? bits : so_far;
 }
 
 // The largest of number(0) .. number(Count - 1): excludes infinity and NaN only if there are any.
 template <int Count, class F>
-__device__ __forceinline__ uint32_t largest_of(const F& number) {
+MDOPS_D uint32_t largest_of(const F& number) {
   float most = 0;
 #pragma unroll
   for (int k = 0; k < Count; ++k) most = fmaxf(most, fabsf(number(k)));
@@ -55,17 +55,17 @@ __device__ __forceinline__ uint32_t largest_of(const F& number) {
   return bits;
 }
 template <int Size>
-__device__ __forceinline__ uint32_t largest_of(const float (&x)[Size]) {
+MDOPS_D uint32_t largest_of(const float (&x)[Size]) {
   return largest_of<Size>([&](int k) { return x[k]; });
 }
 
-__device__ __forceinline__ float scale_of_bits(uint32_t bits) {
+MDOPS_D float scale_of_bits(uint32_t bits) {
   return scale_for(__uint_as_float(bits));
 }
 
 // Two numbers as parts.
 template <class N>
-__device__ __forceinline__ void split_pair(float a, float b, uint32_t (&parts)[N::kParts]) {
+MDOPS_D void split_pair(float a, float b, uint32_t (&parts)[N::kParts]) {
   if constexpr (N::kBfloat) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
     parts[0] = *reinterpret_cast<const uint32_t*>(&pair);
@@ -76,8 +76,8 @@ __device__ __forceinline__ void split_pair(float a, float b, uint32_t (&parts)[N
 
 // c += A B of all parts: the small products first.
 template <class N>
-__device__ __forceinline__ void multiply_parts(float (&c)[4], const uint32_t (&a)[N::kParts][4],
-                                               const uint32_t (&b)[N::kParts][4], int half) {
+MDOPS_D void multiply_parts(float (&c)[4], const uint32_t (&a)[N::kParts][4],
+                            const uint32_t (&b)[N::kParts][4], int half) {
   if constexpr (N::kParts == 2) {
     multiply_16<false>(c, a[1], b[0][2 * half], b[0][2 * half + 1]);
     multiply_16<false>(c, a[0], b[1][2 * half], b[1][2 * half + 1]);
@@ -94,20 +94,20 @@ struct RowsOf {
   bool wide;  // whether 16 bytes may be read at once
 
   // Member by member: a choice between objects would put both on the stack.
-  __device__ __forceinline__ RowsOf or_else(bool other, const RowsOf& o) const {
+  MDOPS_D RowsOf or_else(bool other, const RowsOf& o) const {
     return {other ? o.first : first, other ? o.stride : stride, other ? o.width : width,
             other ? o.wide : wide};
   }
 };
 
 // Two adjacent numbers of a row, aligned for one read.
-__device__ __forceinline__ float2 two_numbers(const float* at) {
+MDOPS_D float2 two_numbers(const float* at) {
   return *reinterpret_cast<const float2*>(at);
 }
-__device__ __forceinline__ float2 two_numbers(const __nv_bfloat16* at) {
+MDOPS_D float2 two_numbers(const __nv_bfloat16* at) {
   return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(at));
 }
-__device__ __forceinline__ float2 two_numbers(const __half* at) {
+MDOPS_D float2 two_numbers(const __half* at) {
   return __half22float2(*reinterpret_cast<const __half2*>(at));
 }
 
@@ -118,7 +118,7 @@ struct Eight {
   uint4 bits[8 / kEach];
 
   // Sixteen bytes at once. No branches: several loads must run at once.
-  __device__ __forceinline__ void load_wide(const RowsOf<T>& from, int row, bool in_bounds, int column) {
+  MDOPS_D void load_wide(const RowsOf<T>& from, int row, bool in_bounds, int column) {
     const T* at = from.first + row * from.stride + column;
 #pragma unroll
     for (int k = 0; k < 8 / kEach; ++k) {
@@ -127,7 +127,7 @@ struct Eight {
         bits[k] = *reinterpret_cast<const uint4*>(at + k * kEach);
     }
   }
-  __device__ __forceinline__ void load_narrow(const RowsOf<T>& from, int row, bool in_bounds, int column) {
+  MDOPS_D void load_narrow(const RowsOf<T>& from, int row, bool in_bounds, int column) {
     const T* at = from.first + row * from.stride + column;
 #pragma unroll
     for (int k = 0; k < 8 / kEach; ++k) {
@@ -138,7 +138,7 @@ struct Eight {
       bits[k] = pack(x);
     }
   }
-  __device__ __forceinline__ float number_at(int k) const {
+  MDOPS_D float number_at(int k) const {
     constexpr int each = kEach;
     const uint4& four = bits[k / each];
     const uint32_t word[4] = {four.x, four.y, four.z, four.w};
@@ -154,11 +154,11 @@ struct Eight {
   }
 
  private:
-  static __device__ __forceinline__ uint32_t bits_of(float x) { return __float_as_uint(x); }
-  static __device__ __forceinline__ uint32_t bits_of(__half x) { return __half_as_ushort(x); }
-  static __device__ __forceinline__ uint32_t bits_of(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
+  static MDOPS_D uint32_t bits_of(float x) { return __float_as_uint(x); }
+  static MDOPS_D uint32_t bits_of(__half x) { return __half_as_ushort(x); }
+  static MDOPS_D uint32_t bits_of(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
   template <int Each>
-  static __device__ __forceinline__ uint4 pack(const T (&x)[Each]) {
+  static MDOPS_D uint4 pack(const T (&x)[Each]) {
     uint32_t word[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k)
@@ -169,7 +169,7 @@ struct Eight {
 
 // Stores eight numbers as parts, `apart` bytes from one part to the next.
 template <class N, class T>
-__device__ __forceinline__ void store_eight(const Eight<T>& x, float scale, char* at, int apart) {
+MDOPS_D void store_eight(const Eight<T>& x, float scale, char* at, int apart) {
   if constexpr (N::kSplit) {
     uint32_t pair[4][N::kParts];
 #pragma unroll
@@ -191,11 +191,11 @@ struct GroupLoad {
   static constexpr int kPieces = D / 8, kEach = kGroup * kPieces / kWarp;
   Eight<T> eight[kEach];
 
-  static __device__ __forceinline__ int row_of(int i) { return (i * kWarp + lane_index()) / kPieces; }
-  static __device__ __forceinline__ int piece_of(int i) { return (i * kWarp + lane_index()) % kPieces; }
+  static MDOPS_D int row_of(int i) { return (i * kWarp + lane_index()) / kPieces; }
+  static MDOPS_D int piece_of(int i) { return (i * kWarp + lane_index()) % kPieces; }
 
   // `rows` of the 16 exist.
-  __device__ __forceinline__ void load(const RowsOf<T>& from, int first, int rows) {
+  MDOPS_D void load(const RowsOf<T>& from, int first, int rows) {
     if (from.wide) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i)
@@ -210,7 +210,7 @@ struct GroupLoad {
   // Stores as parts, `apart` bytes from one to the next, each piece at place(row, piece). Returns the factor
   // of products with these rows: 0 if they are zeros.
   template <class N, class Place>
-  __device__ __forceinline__ float store_at(int apart, const Place& place) const {
+  MDOPS_D float store_at(int apart, const Place& place) const {
     float scale = 1;
     bool zeros = false;
     if constexpr (N::kSplit) {
@@ -224,7 +224,7 @@ struct GroupLoad {
   }
   // The same in a tile whose row 0 (a multiple of 16) is at `to`.
   template <class N>
-  __device__ __forceinline__ float store(char* to, int apart) const {
+  MDOPS_D float store(char* to, int apart) const {
     return store_at<N>(apart, [&](int row, int piece) { return to + piece_place<D>(row, piece); });
   }
 };
@@ -232,8 +232,8 @@ struct GroupLoad {
 // One warp loads 16 rows into a tile, and the factor of products with them. Numbers without splitting come by
 // copies that `wait_for_copies` waits for.
 template <class T, class N, int D, class Place>
-__device__ __forceinline__ void bring_group(int apart, const RowsOf<T>& from, int first, int rows,
-                                            float* inverse, const Place& place) {
+MDOPS_D void bring_group(int apart, const RowsOf<T>& from, int first, int rows, float* inverse,
+                         const Place& place) {
   using Load = GroupLoad<T, D>;
   if constexpr (!N::kSplit) {
     if (from.wide) {
@@ -255,40 +255,37 @@ __device__ __forceinline__ void bring_group(int apart, const RowsOf<T>& from, in
 }
 // The same in a tile whose row 0 (a multiple of 16) is at `to`.
 template <class T, class N, int D>
-__device__ __forceinline__ void bring_group(char* to, int apart, const RowsOf<T>& from, int first, int rows,
-                                            float* inverse) {
+MDOPS_D void bring_group(char* to, int apart, const RowsOf<T>& from, int first, int rows, float* inverse) {
   bring_group<T, N, D>(apart, from, first, rows, inverse,
                        [&](int row, int piece) { return to + piece_place<D>(row, piece); });
 }
 
 // The inverse scale of a group.
 template <class N>
-__device__ __forceinline__ float inverse_of(const float* inverse) {
+MDOPS_D float inverse_of(const float* inverse) {
   return N::kSplit ? *inverse : 1.0f;
 }
 
 // Lane l's address for `load_four` of 16 x 16 numbers from `row` and `column` on: A operand of rows, or
 // transposed: B operand with rows as its depth.
 template <int D>
-__device__ __forceinline__ int place_by_rows(int row, int column) {
+MDOPS_D int place_by_rows(int row, int column) {
   return piece_place<D>(row + lane_index() % 16, column / 8 + lane_index() / 16);
 }
 // B operand with rows as its columns, or transposed: A operand with rows as its depth.
 template <int D>
-__device__ __forceinline__ int place_by_columns(int row, int column) {
+MDOPS_D int place_by_columns(int row, int column) {
   return piece_place<D>(row + lane_index() % 8 + lane_index() / 16 * 8, column / 8 + lane_index() / 8 % 2);
 }
 
 template <class N>
-__device__ __forceinline__ void load_parts(uint32_t (&r)[N::kParts][4], const char* tile, int apart,
-                                           int place) {
+MDOPS_D void load_parts(uint32_t (&r)[N::kParts][4], const char* tile, int apart, int place) {
 #pragma unroll
   for (int part = 0; part < N::kParts; ++part)
     load_matrices(r[part], shared_address(tile + part * apart + place));
 }
 template <class N>
-__device__ __forceinline__ void load_parts_transposed(uint32_t (&r)[N::kParts][4], const char* tile,
-                                                      int apart, int place) {
+MDOPS_D void load_parts_transposed(uint32_t (&r)[N::kParts][4], const char* tile, int apart, int place) {
 #pragma unroll
   for (int part = 0; part < N::kParts; ++part)
     load_transposed(r[part], shared_address(tile + part * apart + place));
@@ -296,8 +293,8 @@ __device__ __forceinline__ void load_parts_transposed(uint32_t (&r)[N::kParts][4
 
 // Sums of a product, two units of 16 x 8, as the A operand of another of depth 16: times a power of two.
 template <class N>
-__device__ __forceinline__ void as_operand(const float (&first)[4], const float (&second)[4], float scale,
-                                           uint32_t (&a)[N::kParts][4]) {
+MDOPS_D void as_operand(const float (&first)[4], const float (&second)[4], float scale,
+                        uint32_t (&a)[N::kParts][4]) {
   uint32_t pair[4][N::kParts];
   split_pair<N>(scale * first[0], scale * first[1], pair[0]);
   split_pair<N>(scale * first[2], scale * first[3], pair[1]);
@@ -308,7 +305,7 @@ __device__ __forceinline__ void as_operand(const float (&first)[4], const float 
 
 // The power of two that scales the warp's numbers before splitting; bfloat16 has the range of float32.
 template <class N, int Units>
-__device__ __forceinline__ float scale_of_units(const float (&x)[Units][4]) {
+MDOPS_D float scale_of_units(const float (&x)[Units][4]) {
   if constexpr (N::kBfloat) return 1;
   return scale_of_bits(warp_largest(largest_of<4 * Units>([&](int k) { return x[k / 4][k % 4]; })));
 }
@@ -317,8 +314,8 @@ __device__ __forceinline__ float scale_of_units(const float (&x)[Units][4]) {
 // Tensor cores round sums towards zero, so sums over many steps are made outside of them if numbers are
 // split.
 template <class N, int D>
-__device__ __forceinline__ void add_product(float (&sum)[D / 8][4], const uint32_t (&a)[N::kParts][4],
-                                            const char* tile, int apart, int row, float factor) {
+MDOPS_D void add_product(float (&sum)[D / 8][4], const uint32_t (&a)[N::kParts][4], const char* tile,
+                         int apart, int row, float factor) {
 #pragma unroll
   for (int pair = 0; pair < D / 16; ++pair) {
     uint32_t b[N::kParts][4];
@@ -338,25 +335,25 @@ __device__ __forceinline__ void add_product(float (&sum)[D / 8][4], const uint32
 }
 
 // exp of moderate numbers: as accurate as the products.
-__device__ __forceinline__ float exponential(float x) {
+MDOPS_D float exponential(float x) {
   return power_of_two(1.4426950408889634f * x);
 }
 
-__device__ __forceinline__ void put_two_numbers(float* to, float a, float b) {
+MDOPS_D void put_two_numbers(float* to, float a, float b) {
   *reinterpret_cast<float2*>(to) = make_float2(a, b);
 }
-__device__ __forceinline__ void put_two_numbers(__nv_bfloat16* to, float a, float b) {
+MDOPS_D void put_two_numbers(__nv_bfloat16* to, float a, float b) {
   *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(a, b);
 }
-__device__ __forceinline__ void put_two_numbers(__half* to, float a, float b) {
+MDOPS_D void put_two_numbers(__half* to, float a, float b) {
   *reinterpret_cast<__half2*>(to) = __floats2half2_rn(a, b);
 }
 
 // Writes numbers 2 half and the next of each unit of a product, times a factor: a row's columns 8 n + 2 (l %
 // 4) and the next of lane l, from `column` on.
 template <class T, int Units>
-__device__ __forceinline__ void put_row_of_units(T* row, int column, int width, bool wide,
-                                                 const float (&x)[Units][4], int half, float factor) {
+MDOPS_D void put_row_of_units(T* row, int column, int width, bool wide, const float (&x)[Units][4], int half,
+                              float factor) {
   const int first = column + 2 * (lane_index() % 4);
   if (wide) {
 #pragma unroll
@@ -372,8 +369,8 @@ __device__ __forceinline__ void put_row_of_units(T* row, int column, int width, 
 
 // x += the row's numbers, as `put_row_of_units` writes them.
 template <int Units>
-__device__ __forceinline__ void add_row_of_units(const float* row, int column, int width, bool wide,
-                                                 float (&x)[Units][4], int half) {
+MDOPS_D void add_row_of_units(const float* row, int column, int width, bool wide, float (&x)[Units][4],
+                              int half) {
   const int first = column + 2 * (lane_index() % 4);
   if (wide) {
 #pragma unroll

@@ -8,17 +8,17 @@ namespace mdops {
 
 struct AttentionInputs {
   Tensor q, k, v, offsets, plan;
-  std::optional<Tensor> bias, gate, switches, absent;
+  Optional bias, gate, switches, absent;
   // of the tensors; of logsumexp and absent: float32, or float64 for float64
   ScalarType dtype, sums = dtype == ScalarType::Double ? dtype : ScalarType::Float;
   Matmul matmul;
   double scale, shift;
   int64_t rows, heads, width, value_width, sequences, gates, max_length;
 
-  AttentionInputs(const Op& op, const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& offsets_,
-                  const Tensor& plan_, const std::optional<Tensor>& bias_, const std::optional<Tensor>& gate_,
-                  const std::optional<Tensor>& switch_, const std::optional<Tensor>& absent_, double scale_,
-                  double shift_, int64_t max_length_, const std::string& matmul_)
+  AttentionInputs(const Op& op, Input q_, Input k_, Input v_, Input offsets_, Input plan_,
+                  const Optional& bias_, const Optional& gate_, const Optional& switch_,
+                  const Optional& absent_, double scale_, double shift_, int64_t max_length_,
+                  const std::string& matmul_)
       : q(q_),
         k(k_),
         v(v_),
@@ -67,8 +67,7 @@ struct AttentionInputs {
 struct AttentionSaved {
   Tensor grad_out, out, logsumexp;
 
-  AttentionSaved(const Op& op, const AttentionInputs& in, const Tensor& grad_out_, const Tensor& out_,
-                 const Tensor& logsumexp_)
+  AttentionSaved(const Op& op, const AttentionInputs& in, Input grad_out_, Input out_, Input logsumexp_)
       : grad_out(input(op, "grad_out", grad_out_, in.dtype, {in.rows, in.heads, in.value_width})),
         out(input(op, "out", out_, in.dtype, {in.rows, in.heads, in.value_width})),
         logsumexp(input(op, "logsumexp", logsumexp_, in.sums, {in.rows, in.heads})) {}
@@ -78,11 +77,10 @@ struct AttentionSaved {
 // as zero.
 struct AttentionDirections {
   Tensor q, k, v;
-  std::optional<Tensor> bias, gate, switches;
+  Optional bias, gate, switches;
 
-  AttentionDirections(const Op& op, const AttentionInputs& in, const Tensor& q_, const Tensor& k_,
-                      const Tensor& v_, const std::optional<Tensor>& bias_,
-                      const std::optional<Tensor>& gate_, const std::optional<Tensor>& switch_)
+  AttentionDirections(const Op& op, const AttentionInputs& in, Input q_, Input k_, Input v_,
+                      const Optional& bias_, const Optional& gate_, const Optional& switch_)
       : q(input(op, "dq", q_, in.dtype, {in.rows, in.heads, in.width})),
         k(input(op, "dk", k_, in.dtype, {in.rows, in.heads, in.width})),
         v(input(op, "dv", v_, in.dtype, {in.rows, in.heads, in.value_width})) {

@@ -11,22 +11,20 @@ using AttentionGradients = Outputs<6>;
 
 template <class Device>
 struct AttentionOps {
-  using Optional = std::optional<Tensor>;
-
-  static Outputs<2> ragged_attention(Checked<Device>& in, const Tensor& q, const Tensor& k, const Tensor& v,
-                                     const Tensor& offsets, const Tensor& plan, const Optional& bias,
-                                     const Optional& gate, const Optional& switches, const Optional& absent,
-                                     double scale, double shift, int64_t max_length,
-                                     const std::string& matmul) {
+  static Outputs<2> ragged_attention(Checked<Device>& in, Input q, Input k, Input v, Input offsets,
+                                     Input plan, const Optional& bias, const Optional& gate,
+                                     const Optional& switches, const Optional& absent, double scale,
+                                     double shift, int64_t max_length, const std::string& matmul) {
     return attend(in.op, AttentionInputs(in.op, q, k, v, offsets, plan, bias, gate, switches, absent, scale,
                                          shift, max_length, matmul));
   }
 
-  static AttentionGradients ragged_attention_backward(
-      Checked<Device>& in, const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v,
-      const Tensor& out, const Tensor& logsumexp, const Tensor& offsets, const Tensor& plan,
-      const Optional& bias, const Optional& gate, const Optional& switches, const Optional& absent,
-      double scale, double shift, int64_t max_length, const std::string& matmul) {
+  static AttentionGradients ragged_attention_backward(Checked<Device>& in, Input grad_out, Input q, Input k,
+                                                      Input v, Input out, Input logsumexp, Input offsets,
+                                                      Input plan, const Optional& bias, const Optional& gate,
+                                                      const Optional& switches, const Optional& absent,
+                                                      double scale, double shift, int64_t max_length,
+                                                      const std::string& matmul) {
     const AttentionInputs a(in.op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift,
                             max_length, matmul);
     return attention_gradients(in.op, a, AttentionSaved(in.op, a, grad_out, out, logsumexp));
@@ -34,10 +32,9 @@ struct AttentionOps {
 
   // By grad_out, and the others.
   static Outputs<7> ragged_attention_backward_backward(
-      Checked<Device>& in, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Optional& dbias,
-      const Optional& dgate, const Optional& dswitch, const Tensor& grad_out, const Tensor& q,
-      const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& logsumexp, const Tensor& offsets,
-      const Tensor& plan, const Optional& bias, const Optional& gate, const Optional& switches,
+      Checked<Device>& in, Input dq, Input dk, Input dv, const Optional& dbias, const Optional& dgate,
+      const Optional& dswitch, Input grad_out, Input q, Input k, Input v, Input out, Input logsumexp,
+      Input offsets, Input plan, const Optional& bias, const Optional& gate, const Optional& switches,
       const Optional& absent, double scale, double shift, int64_t max_length, const std::string& matmul) {
     const AttentionInputs a(in.op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift,
                             max_length, matmul);

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/attention.h"
 #include "attention/elements.h"
 #include "common/exp_lanes.h"
 #include "gemm/product.h"
@@ -228,11 +227,7 @@ struct AttentionPasses : AttentionBlock<T> {
   using Block = AttentionBlock<T>;
   using V = Vector<T>;
   using K = Keys<T, kGates>;
-  using Block::arena;
-  using Block::args;
-  using Block::lanes;
-  using Block::n;
-  using Block::tile;
+  using Block::arena, Block::args, Block::lanes, Block::n, Block::tile;
 
   using Block::Block;
 

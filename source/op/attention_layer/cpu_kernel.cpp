@@ -62,10 +62,7 @@ template <class T, int kGates>
 struct LayerPasses : AttentionPasses<T, kGates> {
   using Base = AttentionPasses<T, kGates>;
   using V = Vector<T>;
-  using Base::arena;
-  using Base::lanes;
-  using Base::n;
-  using Base::tile;
+  using Base::arena, Base::lanes, Base::n, Base::tile;
 
   const AttentionLayerArgs<T>& layer;
   const int64_t width = layer.attention.width, features = layer.features, columns = layer.columns,

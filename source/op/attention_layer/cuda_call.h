@@ -2,8 +2,6 @@
 // and memory.
 #pragma once
 
-#include <type_traits>
-
 #include "attention_layer/gpu_loops.h"
 #include "attention_layer/inputs.h"
 #include "common/cuda.h"

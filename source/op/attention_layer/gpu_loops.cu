@@ -8,8 +8,7 @@
 namespace mdops {
 
 using namespace gpu_attention_layer;
-using gpu_attention::kPrepareBlocks;
-using gpu_attention::TensorArgs;
+using gpu_attention::kPrepareBlocks, gpu_attention::TensorArgs;
 
 namespace {
 
@@ -17,8 +16,7 @@ constexpr int kParts = 2;  // of a number, for the accuracy of float32's product
 
 // Calls work<Even, F, W>(), with widths in units of 16 (`FeatureRows`); coordinates are often few. Odd rows,
 // which are rare, all use the widest kernels.
-template <class Work>
-auto with_widths(const RowArgs& p, bool even, const Work& work) {
+auto with_widths(const RowArgs& p, bool even, const auto& work) {
   if (!even) return work.template operator()<false, kMost, kMost>();
   const auto of_features = [&]<int F>() {
     if (!p.project && p.width <= 16 * kFew) return work.template operator()<true, F, kFew>();
@@ -145,8 +143,7 @@ class Layer {
 
   // Launches for the weights of q, k and v: all three at once if they fit into shared memory, else one by
   // one.
-  template <class F>
-  void each_part(int64_t bytes, const F& f) {
+  void each_part(int64_t bytes, const auto& f) {
     const int at_once =
         3 * bytes + static_cast<int64_t>(sizeof(BlockNumbers)) <= limits_.shared_bytes ? 3 : 1;
     for (r_.begin = 0; r_.begin < 3; r_.begin += at_once) {

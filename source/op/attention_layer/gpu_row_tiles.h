@@ -24,10 +24,10 @@ constexpr int kWidestRow = 128;  // the most features, and the most columns of q
 template <int Units>
 using Rows = float[Units][4];
 
-__device__ __forceinline__ int row_of(int number) {
+MDOPS_D int row_of(int number) {
   return lane_index() / 4 + number / 2 * 8;
 }
-__device__ __forceinline__ int column_of(int unit, int number) {
+MDOPS_D int column_of(int unit, int number) {
   return 8 * unit + 2 * (lane_index() % 4) + number % 2;
 }
 
@@ -37,7 +37,7 @@ template <bool Even_, int Units_, int Sure_>
 struct RowShape {
   static constexpr bool kEven = Even_;
   static constexpr int kUnits = Units_, kSure = Sure_;
-  static __device__ __forceinline__ bool has(int unit, int number, int columns) {
+  static MDOPS_D bool has(int unit, int number, int columns) {
     return unit < kSure || column_of(unit, number) < columns;
   }
 };
@@ -56,8 +56,7 @@ using FeatureRows = RowShape<Even, 2 * F,
 // Loads `count` of 16 rows, `stride` numbers apart, zeros after the columns. Missing rows are copies of the
 // last one.
 template <class Shape>
-__device__ __forceinline__ void load_rows(Rows<Shape::kUnits>& x, const float* from, int columns, int count,
-                                          int64_t stride) {
+MDOPS_D void load_rows(Rows<Shape::kUnits>& x, const float* from, int columns, int count, int64_t stride) {
 #pragma unroll
   for (int k = 0; k < 4; k += 2) {
     const float* const row = from + min(row_of(k), count - 1) * stride;
@@ -77,8 +76,7 @@ __device__ __forceinline__ void load_rows(Rows<Shape::kUnits>& x, const float* f
 }
 
 template <class Shape>
-__device__ __forceinline__ void store_rows(const Rows<Shape::kUnits>& x, float* to, int columns, int count,
-                                           int64_t stride) {
+MDOPS_D void store_rows(const Rows<Shape::kUnits>& x, float* to, int columns, int count, int64_t stride) {
 #pragma unroll
   for (int k = 0; k < 4; k += 2) {
     float* const row = to + row_of(k) * stride;
@@ -99,17 +97,17 @@ __device__ __forceinline__ void store_rows(const Rows<Shape::kUnits>& x, float* 
 
 // For each of a lane's two rows, the sum of number(unit, k), 0 after the columns.
 template <int Units, class F>
-__device__ __forceinline__ void sum_rows(float (&sum)[2], const F& number) {
+MDOPS_D void sum_rows(float (&sum)[2], const F& number) {
   sum[0] = sum[1] = 0;
   unrolled<Units, 4>([&](int unit, int k) { sum[k / 2] += number(unit, k); });
   sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
 }
 
-__device__ __forceinline__ void load_numbers(float (&x)[2], const float* from, int count) {
+MDOPS_D void load_numbers(float (&x)[2], const float* from, int count) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) x[h] = from[min(row_of(2 * h), count - 1)];
 }
-__device__ __forceinline__ void store_numbers(const float (&x)[2], float* to, int count) {
+MDOPS_D void store_numbers(const float (&x)[2], float* to, int count) {
 #pragma unroll
   for (int h = 0; h < 2; ++h)
     if (lane_index() % 4 == 0 && row_of(2 * h) < count) to[row_of(2 * h)] = x[h];
@@ -118,8 +116,7 @@ __device__ __forceinline__ void store_numbers(const float (&x)[2], float* to, in
 // Prefetches the 16 rows from `first` on, of `rows`, that this warp will read next, `stride` numbers apart.
 // The prefetches of a multiprocessor's warps must stay in the L2 cache until they are read, despite other
 // reads and writes: long rows of many tensors do not.
-__device__ __forceinline__ void ask_for_rows(const float* from, int64_t first, int rows, int columns,
-                                             int64_t stride) {
+MDOPS_D void ask_for_rows(const float* from, int64_t first, int rows, int columns, int64_t stride) {
   constexpr int kLine = 128 / sizeof(float);
   if (first >= rows) return;
   const int count = min(kGroup, static_cast<int>(rows - first));
@@ -148,13 +145,12 @@ struct BlockNumbers {
   float of_columns[5][kWidestRow];
 };
 
-__device__ __forceinline__ BlockNumbers& block_numbers(int factors) {
+MDOPS_D BlockNumbers& block_numbers(int factors) {
   return *reinterpret_cast<BlockNumbers*>(gpu_attention::block_memory() + factors);
 }
 
 // Fills per-column numbers of the block, if `from` has any.
-__device__ __forceinline__ void fill_columns(BlockNumbers& numbers, int which, const float* from,
-                                             int columns) {
+MDOPS_D void fill_columns(BlockNumbers& numbers, int which, const float* from, int columns) {
   static_assert(kWidestRow <= kRowThreads);
   const int k = threadIdx.x;
   if (from && k < kWidestRow) numbers.of_columns[which][k] = k < columns ? from[k] : 0.0f;
@@ -162,8 +158,7 @@ __device__ __forceinline__ void fill_columns(BlockNumbers& numbers, int which, c
 
 // x = f(x, number of its column) for all numbers of rows.
 template <int Units, class F>
-__device__ __forceinline__ void with_columns(Rows<Units>& x, const float (&of_columns)[kWidestRow],
-                                             const F& f) {
+MDOPS_D void with_columns(Rows<Units>& x, const float (&of_columns)[kWidestRow], const F& f) {
 #pragma unroll
   for (int unit = 0; unit < Units; ++unit) {
     const float2 two = *reinterpret_cast<const float2*>(of_columns + column_of(unit, 0));
@@ -242,8 +237,7 @@ __device__ float fill_factor(char* factor, int depth, int columns, uint32_t* lar
 // sum += by A B of a step of the depth, A in parts. Tensor cores round sums towards zero, so sums over the
 // depth are made outside of them.
 template <int Units>
-__device__ __forceinline__ void add_step(Rows<Units>& sum, const uint32_t (&a)[2][4], const char* factor,
-                                         int step, float by) {
+MDOPS_D void add_step(Rows<Units>& sum, const uint32_t (&a)[2][4], const char* factor, int step, float by) {
 #pragma unroll
   for (int unit = 0; unit < Units; ++unit) {
     const uint4 b = reinterpret_cast<const uint4*>(factor)[(step * Units + unit) * kWarp + lane_index()];
@@ -258,8 +252,8 @@ __device__ __forceinline__ void add_step(Rows<Units>& sum, const uint32_t (&a)[2
 
 // sum += inverse x B, with x times a power of two, `scale`, in parts.
 template <int Steps, int Units>
-__device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Steps>& x, float scale,
-                                            const char* factor, float inverse) {
+MDOPS_D void add_product(Rows<Units>& sum, const Rows<2 * Steps>& x, float scale, const char* factor,
+                         float inverse) {
   const float by = inverse * inverse_power(scale);
 #pragma unroll
   for (int step = 0; step < Steps; ++step) {
@@ -276,7 +270,7 @@ struct Operands {
   float inverse;
 
   Operands() = default;
-  explicit __device__ __forceinline__ Operands(const Rows<2 * Steps>& x) {
+  explicit MDOPS_D Operands(const Rows<2 * Steps>& x) {
     const float scale = gpu_attention::scale_of_units<Parts>(x);
     inverse = inverse_power(scale);
 #pragma unroll
@@ -285,23 +279,20 @@ struct Operands {
   }
 };
 template <int Steps, int Units>
-__device__ __forceinline__ void add_product(Rows<Units>& sum, const Operands<Steps>& x, const char* factor,
-                                            float inverse) {
+MDOPS_D void add_product(Rows<Units>& sum, const Operands<Steps>& x, const char* factor, float inverse) {
 #pragma unroll
   for (int step = 0; step < Steps; ++step)
     add_step<Units>(sum, x.part[step], factor, step, inverse * x.inverse);
 }
 
 template <int Steps, int Units>
-__device__ __forceinline__ void add_product(Rows<Units>& sum, const Rows<2 * Steps>& x, const char* factor,
-                                            float inverse) {
+MDOPS_D void add_product(Rows<Units>& sum, const Rows<2 * Steps>& x, const char* factor, float inverse) {
   add_product<Steps, Units>(sum, x, gpu_attention::scale_of_units<Parts>(x), factor, inverse);
 }
 
 // Calls f(first row, how many of its 16 exist, first row of the next group) for this warp's groups of rows;
 // the next group may not exist.
-template <class F>
-__device__ __forceinline__ void each_group(int rows, const F& f) {
+MDOPS_D void each_group(int rows, const auto& f) {
   const int groups = (rows + kGroup - 1) / kGroup, warps = blockDim.x / kWarp, apart = gridDim.x * warps;
   for (int group = blockIdx.x * warps + threadIdx.x / kWarp; group < groups; group += apart)
     f(static_cast<int64_t>(group) * kGroup, min(kGroup, rows - group * kGroup),
@@ -310,12 +301,12 @@ __device__ __forceinline__ void each_group(int rows, const F& f) {
 
 // How many of `rows` belong to an atom: those before `last`, or all if the attention's arguments are wrong,
 // according to `bad` of its kernels. All threads of a block must call it.
-__device__ __forceinline__ int rows_of_atoms(const int32_t* last, const int32_t* bad, int rows) {
+MDOPS_D int rows_of_atoms(const int32_t* last, const int32_t* bad, int rows) {
   return gpu_attention::is_bad(bad) ? rows : min(max(*last, 0), rows);
 }
 
 // Zeros columns [begin, end) of `count` rows from a pointer on.
-__device__ __forceinline__ void clear_columns(float* to, int begin, int end, int64_t stride, int count) {
+MDOPS_D void clear_columns(float* to, int begin, int end, int64_t stride, int count) {
   const int columns = end - begin;
   for (int k = lane_index(); k < columns * count; k += kWarp)
     to[k / columns * stride + begin + k % columns] = 0;
@@ -323,7 +314,7 @@ __device__ __forceinline__ void clear_columns(float* to, int begin, int end, int
 
 // Scales x to length 1 if `normalize`; `shrink` is the factor.
 template <int Units>
-__device__ __forceinline__ void shorten(Rows<Units>& x, bool normalize, float (&shrink)[2]) {
+MDOPS_D void shorten(Rows<Units>& x, bool normalize, float (&shrink)[2]) {
   shrink[0] = shrink[1] = 1;
   if (!normalize) return;
   float squares[2];
@@ -335,7 +326,7 @@ __device__ __forceinline__ void shorten(Rows<Units>& x, bool normalize, float (&
 
 // Turns dx of x = h / |h| into that of h.
 template <int Units>
-__device__ __forceinline__ void lengthen(Rows<Units>& dx, const Rows<Units>& x, const float (&shrink)[2]) {
+MDOPS_D void lengthen(Rows<Units>& dx, const Rows<Units>& x, const float (&shrink)[2]) {
   float along[2];
   sum_rows<Units>(along, [&](int unit, int k) { return dx[unit][k] * x[unit][k]; });
 #pragma unroll

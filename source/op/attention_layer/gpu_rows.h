@@ -37,7 +37,7 @@ struct RowArgs {
 };
 
 // How many rows belong to an atom. All threads of a block must call it.
-__device__ __forceinline__ int rows_of_atoms(const RowArgs& p) {
+MDOPS_D int rows_of_atoms(const RowArgs& p) {
   return rows_of_atoms(p.last, p.bad, p.rows);
 }
 
@@ -46,8 +46,8 @@ constexpr int kFactors = 3;
 
 // Stores q, k or v of 16 rows for attention and for the backward pass.
 template <class Shape>
-__device__ __forceinline__ void keep_part(Rows<Shape::kUnits>& x, const RowArgs& p, int part,
-                                          const BlockNumbers& numbers, int64_t first, int count) {
+MDOPS_D void keep_part(Rows<Shape::kUnits>& x, const RowArgs& p, int part, const BlockNumbers& numbers,
+                       int64_t first, int count) {
   float shrink[2];
   shorten<Shape::kUnits>(x, p.normalize, shrink);
   if (part == 0 && p.factors) {
@@ -68,20 +68,19 @@ struct PartRows {
   Rows<Shape::kUnits> dx, x;
   float shrink[2];
 
-  __device__ __forceinline__ void load(const RowArgs& p, const PartGradients& d, int part, int64_t first,
-                                       int count) {
+  MDOPS_D void load(const RowArgs& p, const PartGradients& d, int part, int64_t first, int count) {
     load_rows<Shape>(dx, d.of[part] + first * p.width, p.width, count, p.width);
     if (!p.normalize) return;
     load_rows<Shape>(x, kept(p, part) + first * p.width, p.width, count, p.width);
     load_numbers(shrink, p.shrink[part] + first, count);
   }
-  __device__ __forceinline__ void finish(const RowArgs& p, int part, const BlockNumbers& numbers) {
+  MDOPS_D void finish(const RowArgs& p, int part, const BlockNumbers& numbers) {
     if (part == 0 && p.factors)
       with_columns<Shape::kUnits>(dx, numbers.of_columns[kFactors], [](float& y, float by) { y *= by; });
     if (p.normalize) lengthen<Shape::kUnits>(dx, x, shrink);
   }
 
-  static __device__ __forceinline__ const float* kept(const RowArgs& p, int part) {
+  static MDOPS_D const float* kept(const RowArgs& p, int part) {
     return part == 0 && p.factors ? p.unit_q : p.part[part];
   }
 };

@@ -15,10 +15,9 @@ struct NeighborAttention {
   bool gated, switched;
 
   template <class T>
-  NeighborAttention(auto& in, AttentionArgs<T>& a, const char* rows_name, int64_t rows, const Tensor& offsets,
-                    const std::optional<Tensor>& gate, const std::optional<Tensor>& switches,
-                    const std::optional<Tensor>& absent, double shift, const std::optional<Tensor>& plan_,
-                    int64_t max_length_)
+  NeighborAttention(auto& in, AttentionArgs<T>& a, const char* rows_name, int64_t rows, Input offsets,
+                    const Optional& gate, const Optional& switches, const Optional& absent, double shift,
+                    const Optional& plan_, int64_t max_length_)
       : items(plan_ ? plan_->size(0) - 1 : 0),
         max_length(max_length_),
         gated(gate.has_value()),

@@ -9,17 +9,15 @@ namespace mdops {
 
 template <class Device, class T>
 struct AttentionLayerOps {
-  using Optional = std::optional<Tensor>;
-
   struct Given : AttentionLayerArgs<T> {
     NeighborAttention over;
   };
 
-  static Given arguments(Checked<Device>& in, const Tensor& g, const Tensor& offsets, const Optional& project,
-                         const Optional& project_bias, const Tensor& out, const Tensor& out_bias,
-                         const Tensor& norm, const Tensor& norm_bias, const Optional& factors,
-                         const Optional& gate, const Optional& switches, const Optional& absent, double scale,
-                         double shift, double eps, bool normalize, const Optional& plan, int64_t max_length) {
+  static Given arguments(Checked<Device>& in, Input g, Input offsets, const Optional& project,
+                         const Optional& project_bias, Input out, Input out_bias, Input norm, Input norm_bias,
+                         const Optional& factors, const Optional& gate, const Optional& switches,
+                         const Optional& absent, double scale, double shift, double eps, bool normalize,
+                         const Optional& plan, int64_t max_length) {
     AttentionLayerArgs<T> a{};
     in.take(a.g, "g", g, {kAny, kAny});
     in.take(a.out, "out_weight", out, {kAny, kAny});
@@ -55,8 +53,7 @@ struct AttentionLayerOps {
     return {result, saved};
   }
 
-  static Outputs<3> attention_layer_backward(Checked<Device>& in, Given& a, const Tensor& grad,
-                                             const Tensor& saved) {
+  static Outputs<3> attention_layer_backward(Checked<Device>& in, Given& a, Input grad, Input saved) {
     const int64_t rows = a.attention.rows;
     in.take(a.grad, "grad", grad, {rows, a.features});
     in.take_saved(a.saved, "saved", saved, {rows, a.kept()});

@@ -65,14 +65,12 @@ struct JoinedRows {
   T *part[3], *o, *x;
   T *shrink[3], *logsumexp, *deviation;  // of q, k and v; of the softmax; r
 
-  template <class Take>
-  void take_rows(const AttentionMomentsArgs<T>& args, int l, const Take& take) {
+  void take_rows(const AttentionMomentsArgs<T>& args, int l, const auto& take) {
     const int64_t width = args.layer[l].width;
     for (T*& p : part) p = l ? take(width) : nullptr;
     o = take(width), x = l + 1 < args.layers ? take(args.behind(l)) : nullptr;
   }
-  template <class Take>
-  void take_numbers(int l, const Take& take) {
+  void take_numbers(int l, const auto& take) {
     for (T*& s : shrink) s = l ? take(1) : nullptr;
     logsumexp = take(1), deviation = take(1);
   }

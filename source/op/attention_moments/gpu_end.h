@@ -12,12 +12,8 @@
 
 namespace mdops::gpu_attention_moments {
 
-using gpu_attention_layer::column_of;
-using gpu_attention_layer::FeatureRows;
-using gpu_attention_layer::kGroup;
-using gpu_attention_layer::kRowWarps;
-using gpu_attention_layer::kWidestRow;
-using gpu_attention_layer::row_of;
+using gpu_attention_layer::column_of, gpu_attention_layer::FeatureRows, gpu_attention_layer::kGroup,
+    gpu_attention_layer::kRowWarps, gpu_attention_layer::kWidestRow, gpu_attention_layer::row_of;
 
 constexpr int kEndWarps = 12, kEndThreads = kEndWarps * kWarp;
 constexpr int kTeam = 2, kTeams = kEndWarps / kTeam;  // warps that share an atom, and teams of a block
@@ -29,8 +25,8 @@ enum OfEndColumns { kNorm = 1, kNormBias = 2, kSquareBias = 0 };
 // sum += (x B)^T, features as rows: in tile t of 16, number k of sum[2 t + h] is feature l / 4, + 8 for k >=
 // 2, of row 8 h + 2 (l % 4) + k % 2. B is in shared memory as A of this product (`fill_factor`, Across).
 template <int Steps, int Tiles>
-__device__ __forceinline__ void add_product_across(Rows<2 * Tiles>& sum, const Rows<2 * Steps>& x,
-                                                   const char* factor, float inverse) {
+MDOPS_D void add_product_across(Rows<2 * Tiles>& sum, const Rows<2 * Steps>& x, const char* factor,
+                                float inverse) {
   const float scale = gpu_attention::scale_of_units<Parts>(x), by = inverse * inverse_power(scale);
 #pragma unroll
   for (int step = 0; step < Steps; ++step) {
@@ -64,8 +60,7 @@ struct AtomSums {
   static constexpr int kNumbers = 4 * F + 1;
   float moments[F][4], whole;
 
-  template <class Work>
-  __device__ __forceinline__ void each(const Work& f) {
+  MDOPS_D void each(const auto& f) {
     unrolled<F, 4>([&](int tile, int k) { f(4 * tile + k, moments[tile][k]); });
     f(4 * F, whole);
   }
@@ -73,9 +68,8 @@ struct AtomSums {
 
 // y^T of 16 rows, in the layout of `add_product_across`.
 template <int I, int F>
-__device__ __forceinline__ void end_of_rows(const JoinArgs& p, const char* memory,
-                                            const BlockNumbers& numbers, int64_t first, int count,
-                                            Rows<2 * F>& y) {
+MDOPS_D void end_of_rows(const JoinArgs& p, const char* memory, const BlockNumbers& numbers, int64_t first,
+                         int count, Rows<2 * F>& y) {
   unrolled<2 * F, 4>([&](int unit, int k) {
     y[unit][k] = numbers.of_columns[kJoinBias][16 * (unit / 2) + lane_index() / 4 + k / 2 * 8];
   });
@@ -89,8 +83,8 @@ __device__ __forceinline__ void end_of_rows(const JoinArgs& p, const char* memor
 
 // Adds 16 rows of an atom to its sums.
 template <int I, int F>
-__device__ __forceinline__ void add_rows(const JoinArgs& p, const char* memory, const BlockNumbers& numbers,
-                                         int atom, int64_t first, int count, AtomSums<F>& sums) {
+MDOPS_D void add_rows(const JoinArgs& p, const char* memory, const BlockNumbers& numbers, int atom,
+                      int64_t first, int count, AtomSums<F>& sums) {
   float r[2][2];  // of R, for the rows that are y^T's columns
   unrolled<2, 2>([&](int h, int i) {
     const int row = 8 * h + 2 * (lane_index() % 4) + i;
@@ -141,8 +135,8 @@ __device__ __forceinline__ void add_rows(const JoinArgs& p, const char* memory, 
 
 // One warp writes T of an atom from its sums.
 template <int F>
-__device__ __forceinline__ void store_moments(const JoinArgs& p, const BlockNumbers& numbers, int atom,
-                                              bool bad, const AtomSums<F>& sums, float* out) {
+MDOPS_D void store_moments(const JoinArgs& p, const BlockNumbers& numbers, int atom, bool bad,
+                           const AtomSums<F>& sums, float* out) {
   const int lane = lane_index(), component = 2 * (lane % 2), half = lane % 4 / 2;
   const float own = quad_sum(sums.whole);  // of component l / 4 % 4
   float whole[2];
@@ -213,14 +207,14 @@ __global__ void __launch_bounds__(kEndThreads, 1) end_kernel(JoinArgs p, float* 
 
 // Row `row` of Z, and c after it.
 template <int I>
-__device__ __forceinline__ const float* row_of_weights(const JoinArgs& p, int row) {
+MDOPS_D const float* row_of_weights(const JoinArgs& p, int row) {
   if (row < 16 * I) return p.inner + row * p.features;
   return row < 32 * I ? p.out + (row - 16 * I) * p.features : p.bias;
 }
 
 // Stores H of an atom's four rows of y, half h of 16 rows, as operands. Lane l has component l / 4 % 4.
 template <int I>
-__device__ __forceinline__ void store_turned(const BackArgs& p, int h, int64_t atom, const Rows<4 * I>& y) {
+MDOPS_D void store_turned(const BackArgs& p, int h, int64_t atom, const Rows<4 * I>& y) {
   const int lane = lane_index(), component = lane / 4 % 4;
   uint32_t largest = 0;
   unrolled<4 * I, 2>([&](int unit, int i) { largest = gpu_attention::larger(largest, y[unit][2 * h + i]); });
@@ -307,7 +301,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) turn_kernel(BackArgs p) {
 struct GroupAtoms {
   uint32_t own[2], lowest, highest;
 
-  __device__ __forceinline__ GroupAtoms(const BackArgs& p, int64_t first, int count) {
+  MDOPS_D GroupAtoms(const BackArgs& p, int64_t first, int count) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       own[h] = min(max(__float_as_int(p.atom[first + min(row_of(2 * h), count - 1)]), 0), p.atoms - 1);
@@ -316,8 +310,7 @@ struct GroupAtoms {
   }
 
   // Calls f(atom) for each of the warp's atoms; f(h) says whether lane's row h is the atom's.
-  template <class F>
-  __device__ __forceinline__ void each(const F& f) const {
+  MDOPS_D void each(const auto& f) const {
     for (uint32_t atom = lowest;;) {
       f(static_cast<int64_t>(atom), [&](int h) { return own[h] == atom; });
       if (atom == highest) break;
@@ -337,7 +330,7 @@ struct EnvironmentRows {
   uint32_t operand[4];
   float inverse;
 
-  __device__ __forceinline__ EnvironmentRows(const float* environment, int64_t first, int count) {
+  MDOPS_D EnvironmentRows(const float* environment, int64_t first, int count) {
     const int component = 2 * (lane_index() % 2);
 #pragma unroll
     for (int h = 0; h < 2; ++h)
@@ -357,7 +350,7 @@ struct EnvironmentRows {
 
 // u of 16 rows.
 template <int I>
-__device__ __forceinline__ Operands<2 * I> joined_operands(const BackArgs& p, int64_t first, int count) {
+MDOPS_D Operands<2 * I> joined_operands(const BackArgs& p, int64_t first, int count) {
   Rows<2 * I> x, o;
   load_rows<FullRows<I>>(x, p.x + first * p.stride, 16 * I, count, p.stride);
   load_rows<FullRows<I>>(o, p.o + first * 16 * I, 16 * I, count, 16 * I);
@@ -374,9 +367,8 @@ struct RowFactors {
 
 // Computes e, these factors and the gradient by R.
 template <int I>
-__device__ __forceinline__ RowFactors along_rows(const BackArgs& p, const GroupAtoms& atoms,
-                                                 const EnvironmentRows& r, const Operands<2 * I>& u,
-                                                 int64_t first, int count) {
+MDOPS_D RowFactors along_rows(const BackArgs& p, const GroupAtoms& atoms, const EnvironmentRows& r,
+                              const Operands<2 * I>& u, int64_t first, int count) {
   const int lane = lane_index(), component = 2 * (lane % 2);
   float deviation[2];
   load_numbers(deviation, p.deviation + first, count);
@@ -422,10 +414,9 @@ __device__ __forceinline__ RowFactors along_rows(const BackArgs& p, const GroupA
 
 // The gradient by units 2 `pair` and 2 `pair` + 1 of u.
 template <int I>
-__device__ __forceinline__ void gradient_of_pair(Rows<2>& by_u, const BackArgs& p, const char* memory,
-                                                 const BlockNumbers& numbers, int pair,
-                                                 const GroupAtoms& atoms, const EnvironmentRows& r,
-                                                 const Operands<2 * I>& u, const RowFactors& factors) {
+MDOPS_D void gradient_of_pair(Rows<2>& by_u, const BackArgs& p, const char* memory,
+                              const BlockNumbers& numbers, int pair, const GroupAtoms& atoms,
+                              const EnvironmentRows& r, const Operands<2 * I>& u, const RowFactors& factors) {
   const uint4* const factor = reinterpret_cast<const uint4*>(memory) + 2 * pair * kWarp + lane_index();
   const float by = numbers.inverse[0] * u.inverse;
   Rows<2> sum{}, turned{};

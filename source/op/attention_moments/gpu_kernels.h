@@ -15,28 +15,14 @@
 
 namespace mdops::gpu_attention_moments {
 
-using gpu_attention_layer::add_product;
-using gpu_attention_layer::ask_for_rows;
-using gpu_attention_layer::block_numbers;
-using gpu_attention_layer::BlockNumbers;
-using gpu_attention_layer::each_group;
-using gpu_attention_layer::Factor;
-using gpu_attention_layer::fill_columns;
-using gpu_attention_layer::fill_factor;
-using gpu_attention_layer::kRowThreads;
-using gpu_attention_layer::lengthen;
-using gpu_attention_layer::load_numbers;
-using gpu_attention_layer::load_rows;
-using gpu_attention_layer::Operands;
-using gpu_attention_layer::Parts;
-using gpu_attention_layer::Rows;
-using gpu_attention_layer::rows_of_atoms;
-using gpu_attention_layer::RowShape;
-using gpu_attention_layer::shorten;
-using gpu_attention_layer::store_numbers;
-using gpu_attention_layer::store_rows;
-using gpu_attention_layer::sum_rows;
-using gpu_attention_layer::with_columns;
+using gpu_attention_layer::add_product, gpu_attention_layer::ask_for_rows, gpu_attention_layer::block_numbers,
+    gpu_attention_layer::BlockNumbers, gpu_attention_layer::each_group, gpu_attention_layer::Factor,
+    gpu_attention_layer::fill_columns, gpu_attention_layer::fill_factor, gpu_attention_layer::kRowThreads,
+    gpu_attention_layer::lengthen, gpu_attention_layer::load_numbers, gpu_attention_layer::load_rows,
+    gpu_attention_layer::Operands, gpu_attention_layer::Parts, gpu_attention_layer::Rows,
+    gpu_attention_layer::rows_of_atoms, gpu_attention_layer::RowShape, gpu_attention_layer::shorten,
+    gpu_attention_layer::store_numbers, gpu_attention_layer::store_rows, gpu_attention_layer::sum_rows,
+    gpu_attention_layer::with_columns;
 
 // Full rows of 16 U columns.
 template <int U>
@@ -73,7 +59,7 @@ constexpr int kProjectBytes = 3 * Factor<N, 2 * N>::kBytes;
 
 // Copies X and O to shared memory, and c.
 template <int I, int Units, bool Across = false, int Threads = kRowThreads>
-__device__ __forceinline__ void fill_join(const JoinArgs& p, char* memory, BlockNumbers& numbers) {
+MDOPS_D void fill_join(const JoinArgs& p, char* memory, BlockNumbers& numbers) {
   fill_columns(numbers, kJoinBias, p.bias, p.columns);
   for (int k = 0; k < 2; ++k) {
     const float* const factor = k ? p.out : p.inner;
@@ -86,8 +72,8 @@ __device__ __forceinline__ void fill_join(const JoinArgs& p, char* memory, Block
 
 // x after a layer, for 16 rows. o is read after the product with x, to save registers.
 template <int I, class To>
-__device__ __forceinline__ void join(const JoinArgs& p, const char* memory, const BlockNumbers& numbers,
-                                     int64_t first, int count, Rows<To::kUnits>& y) {
+MDOPS_D void join(const JoinArgs& p, const char* memory, const BlockNumbers& numbers, int64_t first,
+                  int count, Rows<To::kUnits>& y) {
   constexpr int kUnits = To::kUnits;
   Rows<2 * I> x;
   load_rows<FullRows<I>>(x, p.x + first * p.stride, 16 * I, count, p.stride);
@@ -107,13 +93,13 @@ __device__ __forceinline__ void join(const JoinArgs& p, const char* memory, cons
 }
 
 template <int I>
-__device__ __forceinline__ void ask_for_join(const JoinArgs& p, int64_t next, int rows) {
+MDOPS_D void ask_for_join(const JoinArgs& p, int64_t next, int rows) {
   ask_for_rows(p.x, next, rows, 16 * I, p.stride), ask_for_rows(p.o, next, rows, 16 * I, 16 * I);
 }
 
 // Copies the weights of q, k and v to shared memory, and their biases.
 template <int N>
-__device__ __forceinline__ void fill_project(const JoinArgs& p, char* memory, BlockNumbers& numbers) {
+MDOPS_D void fill_project(const JoinArgs& p, char* memory, BlockNumbers& numbers) {
   for (int part = 0; part < 3; ++part) {
     fill_columns(numbers, kPartBias + part, p.project_bias + part * 16 * N, 16 * N);
     const float found =
@@ -125,9 +111,8 @@ __device__ __forceinline__ void fill_project(const JoinArgs& p, char* memory, Bl
 
 // q, k or v of 16 rows of x, q without its factors, and the scale that normalizes it.
 template <int N>
-__device__ __forceinline__ void project(const JoinArgs& p, const char* memory, const BlockNumbers& numbers,
-                                        int part, const Operands<N>& x, Rows<2 * N>& own,
-                                        float (&shrink)[2]) {
+MDOPS_D void project(const JoinArgs& p, const char* memory, const BlockNumbers& numbers, int part,
+                     const Operands<N>& x, Rows<2 * N>& own, float (&shrink)[2]) {
   unrolled<2 * N, 4>([&](int unit, int k) { own[unit][k] = 0; });
   add_product(own, x, memory + part * Factor<N, 2 * N>::kBytes, numbers.inverse[2 + part]);
   with_columns<2 * N>(own, numbers.of_columns[kPartBias + part], [](float& y, float by) { y += by; });
@@ -188,7 +173,7 @@ struct BackArgs : JoinArgs {
 
 // Copies X^T and O^T to shared memory.
 template <int Steps, int I>
-__device__ __forceinline__ void fill_back(const BackArgs& p, char* memory, BlockNumbers& numbers) {
+MDOPS_D void fill_back(const BackArgs& p, char* memory, BlockNumbers& numbers) {
   for (int k = 0; k < 2; ++k) {
     const float* const factor = k ? p.out : p.inner;
     const float found = fill_factor<Steps, 2 * I>(
@@ -200,9 +185,8 @@ __device__ __forceinline__ void fill_back(const BackArgs& p, char* memory, Block
 
 // Turns the gradient by x after a layer, in `dx`, into those by x before it and by o.
 template <int Steps, int I, class From>
-__device__ __forceinline__ void join_back(const BackArgs& p, const char* memory, const BlockNumbers& numbers,
-                                          int64_t first, int count, Rows<From::kUnits>& dx,
-                                          const Rows<From::kUnits>& x) {
+MDOPS_D void join_back(const BackArgs& p, const char* memory, const BlockNumbers& numbers, int64_t first,
+                       int count, Rows<From::kUnits>& dx, const Rows<From::kUnits>& x) {
   using Before = FullRows<I>;
   float along[2], deviation[2];
   load_numbers(deviation, p.deviation + first, count);

@@ -8,28 +8,22 @@
 namespace mdops {
 
 using namespace gpu_attention_moments;
-using gpu_attention::kPrepareBlocks;
-using gpu_attention::TensorArgs;
+using gpu_attention::kPrepareBlocks, gpu_attention::TensorArgs;
 
 namespace {
 
 constexpr int kParts = 2;              // of a number, for the accuracy of float32's products
 constexpr int kJoinBlocks = 2;         // per multiprocessor, for `join_kernel`
 constexpr int kNarrow = 2, kWide = 4;  // units of 16 columns of a layer
-using gpu_attention_layer::kGroup;
-using gpu_attention_layer::kMany;
-using gpu_attention_layer::kMost;
-using gpu_attention_layer::kRowWarps;
-using gpu_attention_layer::kSome;
+using gpu_attention_layer::kGroup, gpu_attention_layer::kMany, gpu_attention_layer::kMost,
+    gpu_attention_layer::kRowWarps, gpu_attention_layer::kSome;
 
 // Calls work<I>() for a layer of 16 I columns.
-template <class Work>
-void with_columns_of(int64_t columns, const Work& work) {
+void with_columns_of(int64_t columns, const auto& work) {
   if (columns == 16 * kNarrow) return work.template operator()<kNarrow>();
   work.template operator()<kWide>();
 }
-template <class Work>
-void with_features(int64_t features, const Work& work) {
+void with_features(int64_t features, const auto& work) {
   if (features <= 16 * kSome) return work.template operator()<kSome>();
   if (features <= 16 * kMany) return work.template operator()<kMany>();
   work.template operator()<kMost>();

@@ -10,9 +10,6 @@ namespace mdops {
 
 template <class Device, class T>
 struct AttentionMomentsOps {
-  using Tensors = std::vector<Tensor>;
-  using Optional = std::optional<Tensor>;
-
   struct Given : AttentionMomentsArgs<T> {
     NeighborAttention over;
 
@@ -21,12 +18,12 @@ struct AttentionMomentsOps {
   };
 
   // `project`, `project_bias` and `factors` start at layer 1.
-  static Given arguments(Checked<Device>& in, const Tensor& rows, const Tensor& environment,
-                         const Tensor& offsets, const Tensors& inner, const Tensors& out, const Tensors& bias,
+  static Given arguments(Checked<Device>& in, Input rows, Input environment, Input offsets,
+                         const Tensors& inner, const Tensors& out, const Tensors& bias,
                          const Tensors& project, const Tensors& project_bias, const Tensors& factors,
-                         const Tensor& norm, const Tensor& norm_bias, const Optional& gate,
-                         const Optional& switches, const Optional& absent, const std::vector<double>& scale,
-                         double shift, double eps, bool normalize, const Optional& plan, int64_t max_length) {
+                         Input norm, Input norm_bias, const Optional& gate, const Optional& switches,
+                         const Optional& absent, const std::vector<double>& scale, double shift, double eps,
+                         bool normalize, const Optional& plan, int64_t max_length) {
     AttentionMomentsArgs<T> a{};
     in.place(a.rows, "rows", rows, {kAny, kAny});
     in.place(a.environment, "environment", environment, {rows.size(0), 4});
@@ -74,8 +71,7 @@ struct AttentionMomentsOps {
   }
 
   // By rows and environment, and by gate and switch, if any.
-  static Outputs<4> attention_moments_backward(Checked<Device>& in, Given& a, const Tensor& grad,
-                                               const Tensor& saved) {
+  static Outputs<4> attention_moments_backward(Checked<Device>& in, Given& a, Input grad, Input saved) {
     const int64_t rows = a.attention.rows;
     in.place(a.grad, "grad", grad, {a.attention.sequences, 4, a.features});
     in.take_saved(a.saved, "saved", saved, {rows, a.kept()});

@@ -7,8 +7,6 @@
 // After D a row of features may have further inputs of nets.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "common/math.h"
 

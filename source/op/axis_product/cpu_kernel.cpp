@@ -74,8 +74,7 @@ void gradients(const AxisArgs<T>& args, int64_t i) {
 }
 
 // Calls work<Rows>() for T of Deep Potentials' descriptors, and of edges' ones; work<0>() for others.
-template <class Work>
-void with_rows(int rows, const Work& work) {
+void with_rows(int rows, const auto& work) {
   if (rows == 4)
     work.template operator()<4>();
   else if (rows == 3)

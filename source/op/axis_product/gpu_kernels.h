@@ -4,6 +4,7 @@
 #pragma once
 
 #include "axis_product/axis_product.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 
 namespace mdops::gpu_axis {
@@ -12,7 +13,7 @@ constexpr int kThreads = 256;
 constexpr int kLanes = 8;  // that share a sum over a column of G
 
 template <class T>
-__device__ __forceinline__ const T* shared_copy(const T* from, int64_t count, T* to) {
+MDOPS_D const T* shared_copy(const T* from, int64_t count, T* to) {
   for (int64_t k = threadIdx.x; k < count; k += kThreads) to[k] = from[k];
   return to;
 }
@@ -24,14 +25,14 @@ MDOPS_HD int shared_stride(int axis) {
 
 // Writes the numbers after an atom's D.
 template <class T>
-__device__ __forceinline__ void copy_behind(const AxisArgs<T>& p, int threads) {
+MDOPS_D void copy_behind(const AxisArgs<T>& p, int threads) {
   const T* const from = p.behind + blockIdx.x * p.more;
   T* const to = p.out + blockIdx.x * p.row_size() + p.d_size();
   for (int64_t k = threadIdx.x; k < p.more; k += threads) to[k] = from[k];
 }
 
 template <class T>
-__device__ __forceinline__ T* block_memory() {
+MDOPS_D T* block_memory() {
   extern __shared__ __align__(16) char axis_memory[];
   return reinterpret_cast<T*>(axis_memory);
 }
@@ -88,12 +89,11 @@ struct alignas(16) FourRows {
 // For an atom with three or four rows: T by columns, with zeros for a missing fourth row, and the block's
 // shared memory after it.
 template <class T>
-__device__ __forceinline__ T* columns_of(const AxisArgs<T>& p, FourRows<T>** columns) {
+MDOPS_D T* columns_of(const AxisArgs<T>& p, FourRows<T>** columns) {
   *columns = reinterpret_cast<FourRows<T>*>(block_memory<T>());
   const T* const t = p.t + blockIdx.x * p.t_size();
   for (int k = threadIdx.x; k < p.width; k += kFourThreads)
-#pragma unroll
-    for (int a = 0; a < 4; ++a) (*columns)[k].of[a] = a < p.rows ? t[a * p.width + k] : T(0);
+    unrolled<4>([&](int a) { (*columns)[k].of[a] = a < p.rows ? t[a * p.width + k] : T(0); });
   return reinterpret_cast<T*>(*columns + p.width);
 }
 
@@ -132,8 +132,7 @@ __global__ void __launch_bounds__(kFourThreads) four_gradient_kernel(AxisArgs<T>
     for (int k = part; k < p.width; k += together) {
       const FourRows<T> t = columns[k];
       const T factor = g[k * stride + l];
-#pragma unroll
-      for (int a = 0; a < 4; ++a) sum.of[a] += factor * t.of[a];
+      unrolled<4>([&](int a) { sum.of[a] += factor * t.of[a]; });
     }
     parts[part * p.axis + l] = sum;
   }
@@ -142,14 +141,12 @@ __global__ void __launch_bounds__(kFourThreads) four_gradient_kernel(AxisArgs<T>
   for (int k = threadIdx.x; k < p.width; k += kFourThreads) {
     FourRows<T> sum{};
     for (int m = 0; m < together && k < p.axis; ++m)
-#pragma unroll
-      for (int a = 0; a < 4; ++a) sum.of[a] += parts[m * p.axis + k].of[a];
+      unrolled<4>([&](int a) { sum.of[a] += parts[m * p.axis + k].of[a]; });
 #pragma unroll 4
     for (int m = 0; m < p.axis; ++m) {
       const FourRows<T> t = columns[m];
       const T factor = g[k * stride + m];
-#pragma unroll
-      for (int a = 0; a < 4; ++a) sum.of[a] += factor * t.of[a];
+      unrolled<4>([&](int a) { sum.of[a] += factor * t.of[a]; });
     }
 #pragma unroll
     for (int a = 0; a < 4; ++a)

@@ -8,8 +8,7 @@ namespace mdops {
 
 template <class Device, class T>
 struct AxisProductOps {
-  static Tensor axis_product(Checked<Device>& in, const Tensor& t, int64_t axis,
-                             const std::optional<Tensor>& behind) {
+  static Tensor axis_product(Checked<Device>& in, Input t, int64_t axis, const Optional& behind) {
     auto a = taken(in, t, axis);
     in.take(a.behind, "behind", behind, {a.atoms, kAny});
     take_more(in.op, a, "behind", behind ? behind->size(1) : 0);
@@ -18,8 +17,7 @@ struct AxisProductOps {
     return out;
   }
 
-  static Tensor axis_product_backward(Checked<Device>& in, const Tensor& grad, const Tensor& t,
-                                      int64_t axis) {
+  static Tensor axis_product_backward(Checked<Device>& in, Input grad, Input t, int64_t axis) {
     auto a = taken(in, t, axis);
     in.take(a.grad, "grad", grad, {a.atoms, kAny});
     if (grad.size(1) < a.d_size())
@@ -35,7 +33,7 @@ struct AxisProductOps {
  private:
   static constexpr int64_t kMost = 1 << 24;  // numbers of an atom: limit of the kernels
 
-  static AxisArgs<T> taken(Checked<Device>& in, const Tensor& t, int64_t axis) {
+  static AxisArgs<T> taken(Checked<Device>& in, Input t, int64_t axis) {
     AxisArgs<T> a{};
     in.take(a.t, "t", t, {kAny, kAny, kAny});
     const int64_t rows = t.size(1), width = t.size(2);

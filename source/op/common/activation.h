@@ -66,7 +66,7 @@ MDOPS_HD T quotient(T a, T b) {
 #ifdef __CUDACC__
 // tanh on a GPU in float32 to 4 units in the last place: a polynomial fitted to it below 0.55, the fast
 // exponential above; both are worked out, so that no lane waits for another.
-__device__ __forceinline__ float tanh_gpu(float x) {
+MDOPS_D float tanh_gpu(float x) {
   float e, inverse, result;
   const float s = x * x;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(2.88539008f * fabsf(x)));  // 2 / ln 2
@@ -84,7 +84,7 @@ __device__ __forceinline__ float tanh_gpu(float x) {
 
 // softplus on a GPU in float32, and its slope: e = e^-|x| by the fast exponential, log(1 + e) / e by a
 // polynomial fitted to it (2e-7 of it), no division but one fast inverse.
-__device__ __forceinline__ void softplus_gpu(float x, float* y, float* slope) {
+MDOPS_D void softplus_gpu(float x, float* y, float* slope) {
   float e, inverse;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(-1.44269504f * fabsf(x)));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(e + 1.0f));
@@ -102,7 +102,7 @@ __device__ __forceinline__ void softplus_gpu(float x, float* y, float* slope) {
 }
 
 // The sigmoid on a GPU in float32, by the fast exponential and the fast inverse.
-__device__ __forceinline__ float sigmoid_gpu(float x) {
+MDOPS_D float sigmoid_gpu(float x) {
   float e, inverse;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(-1.44269504f * x));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(e + 1.0f));
@@ -225,8 +225,7 @@ MDOPS_HD void activate_twice(T x, T threshold, T* y, T* slope, T* curve) {
 }
 
 // Calls f.template operator()<kind>() for a kind known at run time.
-template <class F>
-MDOPS_HD void with_activation(Activation kind, const F& f) {
+MDOPS_HD void with_activation(Activation kind, const auto& f) {
 #ifdef MDOPS_MODEL_ACTIVATION  // the only one of a library that is rebuilt for a model
   static_cast<void>(kind);
   return f.template operator()<static_cast<Activation>(MDOPS_MODEL_ACTIVATION)>();

@@ -1,7 +1,6 @@
 // Activation functions by the codes that ops are given.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "common/activation.h"

@@ -9,7 +9,7 @@
 namespace mdops::MDOPS_ISA {
 
 // 1 / x to rounding.
-inline __attribute__((always_inline)) Vector<float> reciprocal(const Vector<float>& x) {
+MDOPS_INLINE Vector<float> reciprocal(const Vector<float>& x) {
 #if defined(MDOPS_ISA_LEVEL_v4)
   // 14 bits, and a Newton step.
   const Vector<float> guess = (Vector<float>)_mm512_rcp14_ps((__m512)x);
@@ -20,7 +20,7 @@ inline __attribute__((always_inline)) Vector<float> reciprocal(const Vector<floa
 }
 
 // 1 / (1 + e^-x), to 2e-7 of 1: 2^t = 2^n 2^r with |r| <= 1/2 and a polynomial that was fitted to 2^r (2e-9).
-inline __attribute__((always_inline)) Vector<float> sigmoid_lanes(const Vector<float>& x) {
+MDOPS_INLINE Vector<float> sigmoid_lanes(const Vector<float>& x) {
   using V = Vector<float>;
   using Index = VectorIndex<float>;
   const float limit = 126.0f, magic = ExpConstants<float>::magic;
@@ -40,7 +40,7 @@ inline __attribute__((always_inline)) Vector<float> sigmoid_lanes(const Vector<f
   return reciprocal(1.0f + __builtin_bit_cast(V, bits));
 }
 // To rounding.
-inline __attribute__((always_inline)) Vector<double> sigmoid_lanes(const Vector<double>& x) {
+MDOPS_INLINE Vector<double> sigmoid_lanes(const Vector<double>& x) {
   const Vector<double> one = Vector<double>{} + 1.0, e = exp_of<double>(x < 0.0 ? x : -x);
   return (x < 0.0 ? e : one) / (one + e);
 }
@@ -48,7 +48,7 @@ inline __attribute__((always_inline)) Vector<double> sigmoid_lanes(const Vector<
 // Calls take(k, f(x), f'(x)) for the numbers x = z(k) of a vector. silut uses a loop per step: GCC makes
 // branches of several steps in one.
 template <Activation kind, class T, class Numbers, class Take>
-inline __attribute__((always_inline)) void activate_vector(const Numbers& z, T threshold, const Take& take) {
+MDOPS_INLINE void activate_vector(const Numbers& z, T threshold, const Take& take) {
   const auto each = [](const auto& work) {
     MDOPS_INDEPENDENT
     for (int k = 0; k < kLanes<T>; ++k) work(k);
@@ -98,12 +98,12 @@ struct ActivationLanes {
   Activation kind;
   T threshold;
 
-  inline __attribute__((always_inline)) V value(const V& x) const {
+  MDOPS_INLINE V value(const V& x) const {
     if constexpr (kOwn) return x * sigmoid_lanes(x);
     return value(x, nullptr, nullptr);
   }
   // Also the slope and the curvature; null if not requested.
-  inline __attribute__((always_inline)) V value(const V& x, V* slope, V* curve) const {
+  MDOPS_INLINE V value(const V& x, V* slope, V* curve) const {
     if constexpr (kOwn) {
       const V s = sigmoid_lanes(x), y = x * s;
       *slope = s + y * (T(1) - s);

@@ -4,8 +4,8 @@
 // several ops share. From these `arguments` makes the kernels' arguments, if the function has a parameter for
 // them:
 //
-//   static XArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& y, double cutoff);
-//   static Tensor x_backward(Checked<Device>& in, XArgs<T>& a, const Tensor& grad);
+//   static XArgs<T> arguments(Checked<Device>& in, Input x, Input y, double cutoff);
+//   static Tensor x_backward(Checked<Device>& in, XArgs<T>& a, Input grad);
 //
 //   MDOPS_IMPLEMENT_FLOATS(XOps, x_backward)  // in XOps<Device, T>: x_backward(grad, x, y, cutoff)
 //
@@ -15,11 +15,9 @@
 #pragma once
 
 #include <array>
-#include <type_traits>
 
 #include "common/checked.h"
 #include "common/each.h"
-#include "common/tensor.h"
 
 namespace mdops {
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "common/pair_checks.h"
-#include "common/tensor.h"
 
 namespace mdops {
 
@@ -17,6 +16,13 @@ inline void check_positive(const Op& op, const std::string& name, double value) 
 template <class... A>
 struct TypeList {
   static constexpr size_t kCount = sizeof...(A);
+};
+// Of so many tensors, for a struct of them (common/bind.h).
+template <size_t N, class... A>
+struct TensorParts : TensorParts<N - 1, const Tensor&, A...> {};
+template <class... A>
+struct TensorParts<0, A...> {
+  using Types = TypeList<A...>;
 };
 
 // Each names its argument, and the kernels' pointer for it, whose type is the required dtype. The tensors
@@ -32,46 +38,43 @@ class Checked {
   Checked(const Checked&) = delete;
 
   // Calls f(T{}) with T the type of a tensor: float64, else float32. `take` refuses others.
-  template <class F>
-  auto for_type_of(const Tensor& tensor, const F& f) {
+  auto for_type_of(Input tensor, const auto& f) {
     tells_type_ = &tensor;
     return tensor.scalar_type() == ScalarType::Double ? f(double{}) : f(float{});
   }
 
   // Null if the tensor is empty.
   template <class N>
-  void take(const N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+  void take(const N*& to, const char* name, Input tensor, std::initializer_list<int64_t> shape) {
     to = data_of(checked<N>(name, tensor, shape));
   }
   // Null also if there is no tensor.
   template <class N>
-  void take(const N*& to, const char* name, const std::optional<Tensor>& tensor,
-            std::initializer_list<int64_t> shape) {
+  void take(const N*& to, const char* name, const Optional& tensor, std::initializer_list<int64_t> shape) {
     if (tensor) take(to, name, *tensor, shape);
   }
 
   // Also checks that values are in [low, high), if the op checks values.
-  void take_range(const int32_t*& to, const char* name, const Tensor& tensor,
-                  std::initializer_list<int64_t> shape, int64_t low, int64_t high) {
+  void take_range(const int32_t*& to, const char* name, Input tensor, std::initializer_list<int64_t> shape,
+                  int64_t low, int64_t high) {
     take(to, name, tensor, shape);
     check_range(op, name, to, tensor.numel(), low, high);
   }
 
   // Copies if necessary, so that kernels compute the same bits wherever the tensor is.
   template <class N>
-  void place(const N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+  void place(const N*& to, const char* name, Input tensor, std::initializer_list<int64_t> shape) {
     const Tensor& found = checked<N>(name, tensor, shape);
     to = data_of(Device::is_placed(found) ? found : copies_.emplace_back(torch::stable::clone(found)));
   }
   template <class N>
-  void place(const N*& to, const char* name, const std::optional<Tensor>& tensor,
-             std::initializer_list<int64_t> shape) {
+  void place(const N*& to, const char* name, const Optional& tensor, std::initializer_list<int64_t> shape) {
     if (tensor) place(to, name, *tensor, shape);
   }
 
   // The same for kernels in which null means absent: not null for an empty tensor.
   template <class N>
-  void give(const N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+  void give(const N*& to, const char* name, Input tensor, std::initializer_list<int64_t> shape) {
     static const N none{};
     place(to, name, tensor, shape);
     if (!to) to = &none;
@@ -79,7 +82,7 @@ class Checked {
 
   // Data that a forward pass saved, and only a backward pass reads.
   template <class N>
-  void take_saved(N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+  void take_saved(N*& to, const char* name, Input tensor, std::initializer_list<int64_t> shape) {
     const N* from;
     place(from, name, tensor, shape);
     to = const_cast<N*>(from);
@@ -103,7 +106,7 @@ class Checked {
  private:
   // Without `knows_type` an op is called for the type of the first of them.
   template <class N>
-  const Tensor& checked(const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+  const Tensor& checked(const char* name, Input tensor, std::initializer_list<int64_t> shape) {
     const bool tells_type =
         &tensor == tells_type_ || (std::is_floating_point_v<N> && !std::exchange(knows_type_, true));
     if (tells_type && tensor.scalar_type() != kDtype<N>)
@@ -112,7 +115,7 @@ class Checked {
     return tensor.is_contiguous() ? tensor : copies_.emplace_back(torch::stable::contiguous(tensor));
   }
 
-  std::vector<Tensor> copies_;
+  Tensors copies_;
   bool knows_type_;
   const Tensor* tells_type_ = nullptr;
 };

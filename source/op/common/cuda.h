@@ -32,10 +32,10 @@ class CudaOp : public Op, public Gpu {
 
 // The tensor, or a copy of it if its memory is not aligned to 16 bytes, which kernels read at once, and by
 // which cuBLAS chooses kernels.
-inline bool is_aligned(const Tensor& tensor) {
+inline bool is_aligned(Input tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
 }
-inline Tensor aligned(const Tensor& tensor) {
+inline Tensor aligned(Input tensor) {
   return is_aligned(tensor) ? tensor : torch::stable::clone(tensor);
 }
 
@@ -47,14 +47,13 @@ inline Tensor empty_result(const CudaOp& op, const std::vector<int64_t>& shape, 
 struct OnGpu {
   using Call = CudaOp;
   // For the GPU of the first tensor that is on one.
-  template <class... A>
-  static CudaOp make(const char* name, const A&... arguments) {
-    const Tensor* first = first_tensor([](const Tensor& tensor) { return tensor.is_cuda(); }, arguments...);
+  static CudaOp make(const char* name, const auto&... arguments) {
+    const Tensor* first = first_tensor([](Input tensor) { return tensor.is_cuda(); }, arguments...);
     if (!first) fail(name, "no argument is on a GPU");
     return CudaOp(name, first->get_device_index());
   }
-  static Tensor placed(const Tensor& tensor) { return aligned(tensor); }
-  static bool is_placed(const Tensor& tensor) { return is_aligned(tensor); }
+  static Tensor placed(Input tensor) { return aligned(tensor); }
+  static bool is_placed(Input tensor) { return is_aligned(tensor); }
   static Tensor summed(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
     return empty(op, shape, dtype);
   }

@@ -8,25 +8,38 @@
 
 namespace mdops {
 
+// What several ops take together.
+struct PairTensors {
+  const Tensor &displacements, &counts, &types;
+  using Parts = TensorParts<3>::Types;
+};
+struct CutoffNumbers {
+  double cutoff, cutoff_smooth, protection;
+  using Parts = TypeList<double, double, double>;
+
+  // Checks them, and converts them for kernels.
+  void take(const Op& op, auto& to) const {
+    using T = decltype(to.cutoff);
+    check_cutoff(op, cutoff, cutoff_smooth, protection);
+    to = {static_cast<T>(cutoff), static_cast<T>(cutoff_smooth), static_cast<T>(protection)};
+  }
+};
+
 // Converts them for kernels, and returns the number of atoms.
-template <class Args>
-int64_t take_descriptor(auto& in, Args& a, const bool*& mask, const Tensor& displacements,
-                        const Tensor& counts, const Tensor& types, const Tensor& std, const Tensor& pair_mask,
-                        double cutoff, double cutoff_smooth, double protection) {
-  in.take(a.displacements, "displacements", displacements, {kAny, kAny, 3});
-  const int64_t atoms = displacements.size(0);
-  in.take(a.counts, "counts", counts, {atoms, kAny});
-  const int64_t ntypes = counts.size(1);
+int64_t take_descriptor(auto& in, auto& a, const bool*& mask, const PairTensors& pairs, Input std,
+                        Input pair_mask, const CutoffNumbers& cutoff) {
+  in.take(a.displacements, "displacements", pairs.displacements, {kAny, kAny, 3});
+  const int64_t atoms = pairs.displacements.size(0);
+  in.take(a.counts, "counts", pairs.counts, {atoms, kAny});
+  const int64_t ntypes = pairs.counts.size(1);
   if (ntypes > std::numeric_limits<int>::max())
     fail(in.op, "argument `counts` has more types than 32 bits count");
-  a.width = displacements.size(1), a.ntypes = static_cast<int>(ntypes);
-  in.take_range(a.types, "types", types, {atoms}, -1, ntypes);
+  a.width = pairs.displacements.size(1), a.ntypes = static_cast<int>(ntypes);
+  in.take_range(a.types, "types", pairs.types, {atoms}, -1, ntypes);
   in.take(a.std, "std", std, {ntypes, 2});
   in.take(mask, "pair_mask", pair_mask, {ntypes, ntypes});
-  check_cutoff(in.op, cutoff, cutoff_smooth, protection);
+  cutoff.take(in.op, a.cutoff);
   check_counts(in.op, a.counts, atoms, ntypes, a.width);
-  using T = std::remove_cvref_t<decltype(*a.displacements)>;
-  a.cutoff = {static_cast<T>(cutoff), static_cast<T>(cutoff_smooth), static_cast<T>(protection)};
   return atoms;
 }
 

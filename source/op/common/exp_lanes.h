@@ -8,7 +8,7 @@ namespace mdops::MDOPS_ISA {
 
 // exp(x) for x up to 0 and a little above, to rounding; 0 below -87 (-700 in float64).
 template <class T>
-inline __attribute__((always_inline)) Vector<T> exp_of(const Vector<T>& x) {
+MDOPS_INLINE Vector<T> exp_of(const Vector<T>& x) {
   using C = ExpConstants<T>;
   using V = Vector<T>;
   using I = VectorIndex<T>;
@@ -29,7 +29,7 @@ inline __attribute__((always_inline)) Vector<T> exp_of(const Vector<T>& x) {
 }
 
 template <class T>
-inline __attribute__((always_inline)) Vector<T> larger(const Vector<T>& a, const Vector<T>& b) {
+MDOPS_INLINE Vector<T> larger(const Vector<T>& a, const Vector<T>& b) {
   using I = VectorIndex<T>;
   const I first = a > b;
   return (Vector<T>)(((I)a & first) | ((I)b & ~first));

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "common/math.h"
+
 namespace mdops {
 
 struct FixedPoint {
@@ -37,12 +39,12 @@ struct FixedPoint {
   }
 };
 
-__device__ __forceinline__ void atomic_add(int64_t* at, int64_t value) {
+MDOPS_D void atomic_add(int64_t* at, int64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value));
 }
 
 // Non-negative doubles have the order of their bits.
-__device__ __forceinline__ void atomic_max(double* at, double value) {
+MDOPS_D void atomic_max(double* at, double value) {
   atomicMax(reinterpret_cast<unsigned long long*>(at),
             static_cast<unsigned long long>(__double_as_longlong(value)));
 }

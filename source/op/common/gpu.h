@@ -4,7 +4,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <map>

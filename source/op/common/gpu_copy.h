@@ -4,15 +4,17 @@
 
 #include <cstdint>
 
+#include "common/math.h"
+
 namespace mdops {
 
-__device__ __forceinline__ uint32_t shared_address(const void* shared) {
+MDOPS_D uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
 // Copies 4, 8 or 16 bytes: reads the first `count`, the rest is zero.
 template <int Bytes>
-__device__ __forceinline__ void copy_to_shared(uint32_t shared, const void* from, int count) {
+MDOPS_D void copy_to_shared(uint32_t shared, const void* from, int count) {
   if constexpr (Bytes == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(count)
                  : "memory");
@@ -23,30 +25,30 @@ __device__ __forceinline__ void copy_to_shared(uint32_t shared, const void* from
 }
 // Zeros if not `in_bounds`.
 template <int Bytes>
-__device__ __forceinline__ void copy_to_shared(uint32_t shared, const void* from, bool in_bounds) {
+MDOPS_D void copy_to_shared(uint32_t shared, const void* from, bool in_bounds) {
   copy_to_shared<Bytes>(shared, from, in_bounds ? Bytes : 0);
 }
 template <int Bytes>
-__device__ __forceinline__ void copy_to_shared(void* shared, const void* from, bool in_bounds) {
+MDOPS_D void copy_to_shared(void* shared, const void* from, bool in_bounds) {
   copy_to_shared<Bytes>(shared_address(shared), from, in_bounds);
 }
 
 // Waits until this thread's copies are complete.
-__device__ __forceinline__ void wait_for_copies() {
+MDOPS_D void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 // This thread's copies so far become one group;
-__device__ __forceinline__ void commit_copies() {
+MDOPS_D void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 // waits until all of its groups but the last `Pending` are complete.
 template <int Pending>
-__device__ __forceinline__ void wait_for_copies() {
+MDOPS_D void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
 // Copies `bytes`, which the barrier counts on arrival.
-__device__ __forceinline__ void copy_bulk(uint32_t shared, const void* from, int bytes, uint32_t barrier) {
+MDOPS_D void copy_bulk(uint32_t shared, const void* from, int bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
       "l"(from), "r"(bytes), "r"(barrier)

@@ -8,7 +8,7 @@ namespace mdops {
 // The sum over kLanes adjacent lanes of kCount numbers each, a power of two up to kLanes: lane k of them gets
 // that of number k / (kLanes / kCount).
 template <int kLanes, int kCount, class T>
-__device__ __forceinline__ T sum_over_lanes(T* numbers, int lane) {
+MDOPS_D T sum_over_lanes(T* numbers, int lane) {
   int count = kCount;
 #pragma unroll
   for (int step = kLanes / 2; step > 0; step /= 2) {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "common/math.h"
+
 namespace mdops {
 
 // Two parts of a number for the tensor cores, which drop one of the low part's 12 bits and sign. By Dekker's
@@ -11,7 +13,7 @@ struct Split {
   uint32_t high, low;
 };
 
-__device__ __forceinline__ Split split(float x) {
+MDOPS_D Split split(float x) {
   const float scaled = __fmul_rn(x, 8193.f), high = __fsub_rn(scaled, __fsub_rn(scaled, x));
   return {__float_as_uint(high), __float_as_uint(__fsub_rn(x, high))};
 }

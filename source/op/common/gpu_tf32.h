@@ -7,22 +7,21 @@
 
 namespace mdops {
 
-__device__ __forceinline__ float2 read_two(const float* from) {
+MDOPS_D float2 read_two(const float* from) {
   return __ldg(reinterpret_cast<const float2*>(from));
 }
-__device__ __forceinline__ void write_two(float* to, float a, float b) {
+MDOPS_D void write_two(float* to, float a, float b) {
   *reinterpret_cast<float2*>(to) = {a, b};
 }
 
-__device__ __forceinline__ void split_to(uint32_t& high, uint32_t& low, float x) {
+MDOPS_D void split_to(uint32_t& high, uint32_t& low, float x) {
   const Split parts = split(x);
   high = parts.high, low = parts.low;
 }
 
 // c = A B over eight of the depth, in two separate parts: the large products, and the small ones.
-__device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)[2][4],
-                                               const uint32_t (&high)[4], const uint32_t (&low)[4],
-                                               const uint4& b) {
+MDOPS_D void multiply_parts(float (&large)[4], float (&small)[2][4], const uint32_t (&high)[4],
+                            const uint32_t (&low)[4], const uint4& b) {
   multiply_8(small[0], low, b.x, b.y);
   multiply_8(small[1], high, b.z, b.w);
   multiply_8(large, high, b.x, b.y);

@@ -4,60 +4,62 @@
 
 #include <cstdint>
 
+#include "common/math.h"
+
 namespace mdops {
 
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-__device__ __forceinline__ int lane_index() {
+MDOPS_D int lane_index() {
   return threadIdx.x % kWarp;
 }
 
 // The thread's warp, as a number that the compiler knows to be uniform: branches on it are uniform, and what
 // follows from it (above all addresses of a warpgroup's operands) is computed once per warp, in registers
 // that `wgmma` reads directly.
-__device__ __forceinline__ int warp_index() {
+MDOPS_D int warp_index() {
   return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
 }
 
 // Combines the numbers of all lanes by join(x, y), two at a time; within each `Lanes` adjacent lanes, a power
 // of two. All get the same result.
 template <int Lanes = kWarp, class T, class Join>
-__device__ __forceinline__ T join_lanes(T x, const Join& join) {
+MDOPS_D T join_lanes(T x, const Join& join) {
 #pragma unroll
   for (int step = Lanes / 2; step; step /= 2) x = join(x, __shfl_xor_sync(kAllLanes, x, step));
   return x;
 }
 
 template <int Lanes = kWarp, class T>
-__device__ __forceinline__ T warp_sum(T x) {
+MDOPS_D T warp_sum(T x) {
   return join_lanes<Lanes>(x, [](T a, T b) { return a + b; });
 }
 
 // Ignores NaN.
 template <int Lanes = kWarp, class T>
-__device__ __forceinline__ T warp_largest(T x) {
+MDOPS_D T warp_largest(T x) {
   return join_lanes<Lanes>(x, [](T a, T b) { return max(a, b); });
 }
-__device__ __forceinline__ uint32_t warp_largest(uint32_t x) {
+MDOPS_D uint32_t warp_largest(uint32_t x) {
   return __reduce_max_sync(kAllLanes, x);
 }
 
 // Over the four lanes that share a row of a tensor core's product.
 template <class T>
-__device__ __forceinline__ T quad_sum(T x) {
+MDOPS_D T quad_sum(T x) {
   x += __shfl_xor_sync(kAllLanes, x, 1);
   return x + __shfl_xor_sync(kAllLanes, x, 2);
 }
 template <class T>
-__device__ __forceinline__ T quad_largest(T x) {
+MDOPS_D T quad_largest(T x) {
   x = max(x, __shfl_xor_sync(kAllLanes, x, 1));
   return max(x, __shfl_xor_sync(kAllLanes, x, 2));
 }
 
 // The sum of the numbers of the lanes up to this one.
 template <class T>
-__device__ __forceinline__ T running_sum(T x) {
+MDOPS_D T running_sum(T x) {
   const int lane = lane_index();
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
@@ -70,7 +72,7 @@ __device__ __forceinline__ T running_sum(T x) {
 // The sum of the numbers of the threads before this one in a block of `Warps` warps, and that of all. All
 // threads must call it; `of_warps` is shared memory for a number a warp.
 template <int Warps, class T>
-__device__ __forceinline__ T sum_before(T mine, T* of_warps, T* total) {
+MDOPS_D T sum_before(T mine, T* of_warps, T* total) {
   const int warp = threadIdx.x / kWarp;
   const T sum = running_sum(mine);
   if (lane_index() == kWarp - 1) of_warps[warp] = sum;

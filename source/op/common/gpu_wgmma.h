@@ -2,8 +2,6 @@
 // fences, registers of sums. Elsewhere it compiles to nothing, and nothing calls it.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu_copy.h"
 #include "common/gpu_warp.h"
 
@@ -21,59 +19,59 @@ constexpr int kGroupThreads = 128, kGroupWarps = 4;  // of a warpgroup
 // row n is at c ^ n % 8, or for 64 bytes at c ^ n / 2 % 4. A matrix `bytes` further is `bytes / 16` more. If
 // it has several blocks, they are `block_bytes` apart.
 template <int RowBytes>
-__device__ __forceinline__ uint64_t matrix_of_rows(uint32_t shared, int block_bytes = 8 * RowBytes) {
+MDOPS_D uint64_t matrix_of_rows(uint32_t shared, int block_bytes = 8 * RowBytes) {
   static_assert(RowBytes == 128 || RowBytes == 64);
   constexpr uint64_t eight_rows = RowBytes / 2, swizzle = RowBytes == 128 ? 1 : 2;
   return swizzle << 62 | eight_rows << 32 | static_cast<uint64_t>(block_bytes / 16) << 16 |
          (shared & 0x3ffff) >> 4;
 }
 template <int RowBytes>
-__device__ __forceinline__ uint64_t matrix_of_rows(const void* shared, int block_bytes = 8 * RowBytes) {
+MDOPS_D uint64_t matrix_of_rows(const void* shared, int block_bytes = 8 * RowBytes) {
   return matrix_of_rows<RowBytes>(shared_address(shared), block_bytes);
 }
 // For one block of rows of 128 bytes.
-__device__ __forceinline__ uint64_t wide_matrix(uint32_t shared) {
+MDOPS_D uint64_t wide_matrix(uint32_t shared) {
   return matrix_of_rows<128>(shared, 16);
 }
 
 // Makes earlier stores to shared memory visible to products after it and a barrier.
-__device__ __forceinline__ void fence_shared() {
+MDOPS_D void fence_shared() {
   MDOPS_ON_HOPPER("fence.proxy.async.shared::cta;" :: : "memory");
 }
 
 // Before the first product, and after registers of operands and sums have changed.
-__device__ __forceinline__ void begin_products() {
+MDOPS_D void begin_products() {
   MDOPS_ON_HOPPER("wgmma.fence.sync.aligned;" :: : "memory");
 }
 // The products so far are one group.
-__device__ __forceinline__ void commit_products() {
+MDOPS_D void commit_products() {
   MDOPS_ON_HOPPER("wgmma.commit_group.sync.aligned;" :: : "memory");
 }
 // All groups but the last `Pending` are done.
 template <int Pending>
-__device__ __forceinline__ void wait_for_products() {
+MDOPS_D void wait_for_products() {
   MDOPS_ON_HOPPER("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 // Sums of completed products: the compiler does not read them earlier.
-__device__ __forceinline__ void fence_operands(float& x) {
+MDOPS_D void fence_operands(float& x) {
   MDOPS_ON_HOPPER("" : "+f"(x)::"memory");
 }
-__device__ __forceinline__ void fence_operands(int& x) {
+MDOPS_D void fence_operands(int& x) {
   MDOPS_ON_HOPPER("" : "+r"(x)::"memory");
 }
 template <class T, int Size>
-__device__ __forceinline__ void fence_operands(T (&d)[Size]) {
+MDOPS_D void fence_operands(T (&d)[Size]) {
 #pragma unroll
   for (int k = 0; k < Size; ++k) fence_operands(d[k]);
 }
 
 // Gives registers of a warpgroup that needs few to those that multiply.
 template <int Registers>
-__device__ __forceinline__ void keep_registers() {
+MDOPS_D void keep_registers() {
   MDOPS_ON_HOPPER("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 template <int Registers>
-__device__ __forceinline__ void take_registers() {
+MDOPS_D void take_registers() {
   MDOPS_ON_HOPPER("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 

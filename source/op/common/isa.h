@@ -1,6 +1,8 @@
 // Which of the compiled kernels this processor runs: x86-64-v2, -v3 or -v4, or the portable ones.
 #pragma once
 
+#include <cstdint>
+
 #include "common/instantiate.h"
 
 namespace mdops {
@@ -19,6 +21,11 @@ bool isa_has_vnni();
 bool isa_has_bf16();
 bool isa_has_amx();
 bool isa_has_amx_bf16();
+
+// Bytes that some kernels need: of the packed weights, and of a thread's memory.
+struct PackedSizes {
+  int64_t packed, scratch;
+};
 
 }  // namespace mdops
 

@@ -8,7 +8,7 @@
 namespace mdops::MDOPS_ISA {
 
 template <int H, class V, int... Lane>
-inline __attribute__((always_inline)) auto sum_halves(const V& v, std::integer_sequence<int, Lane...> all) {
+MDOPS_INLINE auto sum_halves(const V& v, std::integer_sequence<int, Lane...> all) {
   const V sum = v + MDOPS_SHUFFLE(decltype(v == v), v, v, (Lane ^ H)...);
   if constexpr (H > 1)
     return sum_halves<H / 2>(sum, all);
@@ -18,7 +18,7 @@ inline __attribute__((always_inline)) auto sum_halves(const V& v, std::integer_s
 
 // Same bits as `sum_lanes`, whose parts of the vector go through memory.
 template <class T>
-inline __attribute__((always_inline)) T sum_in_registers(const Vector<T>& v) {
+MDOPS_INLINE T sum_in_registers(const Vector<T>& v) {
   return sum_halves<kLanes<T> / 2>(v, std::make_integer_sequence<int, kLanes<T>>());
 }
 

@@ -21,8 +21,7 @@ struct Op {
 [[noreturn]] void fail(const Op& op, const std::string& message);
 
 // The same with texts and numbers in the message's order.
-template <class First, class Second, class... Rest>
-[[noreturn]] void fail(const Op& op, const First& first, const Second& second, const Rest&... rest) {
+[[noreturn]] void fail(const Op& op, const auto& first, const auto& second, const auto&... rest) {
   const auto text = [](const auto& part) {
     if constexpr (requires { std::to_string(part); })
       return std::to_string(part);

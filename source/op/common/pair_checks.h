@@ -10,7 +10,7 @@ namespace mdops {
 // Each of `count` values is in [low, high).
 void check_range(const Op& op, const char* name, const int32_t* values, int64_t count, int64_t low,
                  int64_t high);
-inline void check_range(const Op& op, const char* name, const Tensor& values, int64_t low, int64_t high) {
+inline void check_range(const Op& op, const char* name, Input values, int64_t low, int64_t high) {
   check_range(op, name, data_of(values), values.numel(), low, high);
 }
 // No row of `counts` (N, ntypes) is negative or sums to more than `capacity`.

@@ -5,7 +5,6 @@
 // its result is the right factor of the next product, and elementwise operations run over lanes.
 #pragma once
 
-#include <cstdint>
 #include <utility>
 
 #include "common/math.h"
@@ -51,8 +50,7 @@ struct Panels {
   };
 
   // Calls work(place) for every vector of columns.
-  template <class Work>
-  void each(const Work& work) const {
+  void each(const auto& work) const {
     for (int64_t col = 0; col < cols; col += kWide)
       for (int64_t c = 0, wide = width(col); c < wide; c += kLanes<T>) work(Place{col, wide, c});
   }

@@ -3,9 +3,8 @@
 // name.
 #pragma once
 
-#include <cstdint>
-
 #include "common/kernel_table.h"
+#include "common/math.h"
 
 #define MDOPS_STAGES(X)                \
   X(order, "order of the atoms")       \
@@ -62,8 +61,8 @@ static __device__ StageRecord stage_record;
 // One lane records for its warp. Its `thread` is the warp's place on the GPU, which no two share at a time.
 class StageTimer {
  public:
-  __device__ __forceinline__ explicit StageTimer(Stage stage) : stage_(stage), begin_(clock()) {}
-  __device__ __forceinline__ ~StageTimer() {
+  MDOPS_D explicit StageTimer(Stage stage) : stage_(stage), begin_(clock()) {}
+  MDOPS_D ~StageTimer() {
     if (threadIdx.x % 32 != 0) return;
     const int64_t end = clock();
     if (stage_record.most == 0) return;
@@ -74,12 +73,12 @@ class StageTimer {
   StageTimer(const StageTimer&) = delete;
 
  private:
-  static __device__ __forceinline__ int64_t clock() {  // ns
+  static MDOPS_D int64_t clock() {  // ns
     int64_t now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
     return now;
   }
-  static __device__ __forceinline__ int32_t place() {
+  static MDOPS_D int32_t place() {
     int32_t multiprocessor, warp;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
     asm volatile("mov.u32 %0, %%warpid;" : "=r"(warp));

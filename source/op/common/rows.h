@@ -1,22 +1,20 @@
 // Rows of pairs on a GPU: which row and slot a thread works on, and coalesced stores of three numbers a lane.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu_warp.h"
 
 namespace mdops {
 
 // A missing value: the kernels' result for a wrong index.
 template <class T>
-__device__ __forceinline__ T not_a_number() {
+MDOPS_D T not_a_number() {
   return static_cast<T>(__int_as_float(0x7fffffff));
 }
 
 // out[3 k + a] = v[a] of lane k, for k < lanes, as consecutive stores; `buffer` holds 3 * kWarp numbers of
 // this warp in shared memory. All lanes must call it.
 template <class T>
-__device__ __forceinline__ void store_triples(const T* v, T* buffer, T* out, int lanes) {
+MDOPS_D void store_triples(const T* v, T* buffer, T* out, int lanes) {
   const int lane = lane_index();
   __syncwarp();
   for (int a = 0; a < 3; ++a) buffer[3 * lane + a] = v[a];
@@ -27,7 +25,7 @@ __device__ __forceinline__ void store_triples(const T* v, T* buffer, T* out, int
 // to[k] = f(from[k]) for k < count, by a warp. A lane loads several numbers at once: the compiler cannot know
 // that stores do not alias the next loads.
 template <int AtOnce, class T, class F>
-__device__ __forceinline__ void map_numbers(const T* from, int count, T* to, const F& f) {
+MDOPS_D void map_numbers(const T* from, int count, T* to, const F& f) {
   for (int first = lane_index(); first < count; first += AtOnce * kWarp) {
     T x[AtOnce];
 #pragma unroll
@@ -43,7 +41,7 @@ __device__ __forceinline__ void map_numbers(const T* from, int count, T* to, con
 // row that cannot be used, because its type or counts are out of range.
 enum class RowKind { real, empty, wrong };
 
-__device__ __forceinline__ RowKind row_kind(int32_t type, int ntypes, const int32_t* counts, int64_t width) {
+MDOPS_D RowKind row_kind(int32_t type, int ntypes, const int32_t* counts, int64_t width) {
   int64_t sum = 0;
   bool wrong = type < -1 || type >= ntypes;
   for (int t = 0; t < ntypes; ++t) {

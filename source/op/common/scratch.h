@@ -1,7 +1,6 @@
 // Scratch memory of threads of the CPU ops.
 #pragma once
 
-#include <cstdint>
 #include <cstdlib>
 
 #include "common/large_pages.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "common/flush_tiny.h"
 #include "common/parallel.h"
@@ -24,8 +23,7 @@ void clear_rows(T* rows, int64_t first, int64_t end, int64_t width) {
 
 // Calls f(begin, end, memory) for some of the atoms, whose edges are segments, in each thread. Denormal
 // numbers are zero then: weights of far edges are squares of squares of small switches.
-template <class F>
-void each_atoms_edges(const Op& op, int64_t atoms, int64_t bytes, const F& f) {
+void each_atoms_edges(const Op& op, int64_t atoms, int64_t bytes, const auto& f) {
   struct Use;
   constexpr int64_t kAtoms = 4;
   parallel(atoms, kAtoms, [&](int64_t begin, int64_t end) {

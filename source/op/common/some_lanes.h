@@ -1,7 +1,6 @@
 // Vectors of which an array has only the first numbers; for one instruction set.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 
 #include "common/vectors.h"
@@ -13,7 +12,7 @@ template <class T, bool Whole>
 struct SomeLanes {
   int64_t count;
 
-  inline __attribute__((always_inline)) Vector<T> load(const T* p) const {
+  MDOPS_INLINE Vector<T> load(const T* p) const {
     if constexpr (Whole) return vector_at(p);
 #if defined(MDOPS_ISA_LEVEL_v4)
     if constexpr (sizeof(T) == 4)
@@ -26,7 +25,7 @@ struct SomeLanes {
     return v;
 #endif
   }
-  inline __attribute__((always_inline)) void store(T* p, const Vector<T>& v) const {
+  MDOPS_INLINE void store(T* p, const Vector<T>& v) const {
     if constexpr (Whole) return MDOPS_ISA::store(p, v);
 #if defined(MDOPS_ISA_LEVEL_v4)
     if constexpr (sizeof(T) == 4)
@@ -55,7 +54,7 @@ inline void with_lanes(int64_t count, const Work& work) {
 
 // Calls work(first, V{}) for pieces of one V each: whole vectors, then fours, then single numbers.
 template <class T, class Work>
-inline __attribute__((always_inline)) void each_piece(int64_t count, const Work& work) {
+MDOPS_INLINE void each_piece(int64_t count, const Work& work) {
   int64_t k = 0;
   for (; k + kLanes<T> <= count; k += kLanes<T>) work(k, Vector<T>{});
   for (; k + 4 <= count; k += 4) work(k, Vector4<T>{});

@@ -8,8 +8,7 @@
 namespace mdops {
 
 struct Alone {
-  template <class F>
-  void each(int64_t count, const F& f) const {
+  void each(int64_t count, const auto& f) const {
     for (int64_t k = 0; k < count; ++k) f(k);
   }
   template <class T>

@@ -8,14 +8,13 @@ std::string dtype_name(ScalarType dtype) {
   return torch::headeronly::toString(dtype);
 }
 
-template <class Sizes>
-std::string shape_name(const Sizes& shape) {
+std::string shape_name(const auto& shape) {
   std::string text = "(";
   for (int64_t size : shape) text += (text.size() > 1 ? ", " : "") + (size < 0 ? "*" : std::to_string(size));
   return text + ")";
 }
 
-void check_shape(const Op& op, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+void check_shape(const Op& op, const char* name, Input tensor, std::initializer_list<int64_t> shape) {
   bool same = tensor.dim() == static_cast<int64_t>(shape.size());
   for (size_t i = 0; same && i < shape.size(); ++i)
     same = shape.begin()[i] < 0 || shape.begin()[i] == tensor.size(i);
@@ -24,7 +23,7 @@ void check_shape(const Op& op, const char* name, const Tensor& tensor, std::init
          shape_name(shape));
 }
 
-void check_device(const Op& op, const char* name, const Tensor& tensor) {
+void check_device(const Op& op, const char* name, Input tensor) {
   if (op.on_cpu() ? tensor.is_cpu() : tensor.is_cuda() && tensor.get_device_index() == op.gpu) return;
   const std::string place = op.on_cpu() ? "cpu" : "cuda:" + std::to_string(op.gpu);
   fail(op, "argument `", name, "` is on another device than the op's other arguments (", place, ")");
@@ -32,7 +31,7 @@ void check_device(const Op& op, const char* name, const Tensor& tensor) {
 
 }  // namespace
 
-void check_input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
+void check_input(const Op& op, const char* name, Input tensor, ScalarType dtype,
                  std::initializer_list<int64_t> shape) {
   check_device(op, name, tensor);
   if (tensor.scalar_type() != dtype)
@@ -41,14 +40,13 @@ void check_input(const Op& op, const char* name, const Tensor& tensor, ScalarTyp
   check_shape(op, name, tensor, shape);
 }
 
-Tensor input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
+Tensor input(const Op& op, const char* name, Input tensor, ScalarType dtype,
              std::initializer_list<int64_t> shape) {
   check_input(op, name, tensor, dtype, shape);
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
-Tensor float_input(const Op& op, const char* name, const Tensor& tensor,
-                   std::initializer_list<int64_t> shape) {
+Tensor float_input(const Op& op, const char* name, Input tensor, std::initializer_list<int64_t> shape) {
   const ScalarType dtype = tensor.scalar_type();
   if (dtype != ScalarType::Float && dtype != ScalarType::Double)
     fail(op, "argument `", name, "` has dtype ", dtype_name(dtype),

@@ -20,21 +20,22 @@
 
 namespace mdops {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
+using torch::headeronly::ScalarType, torch::stable::Tensor;
+using Input = const Tensor&;  // an argument of an op
+using Tensors = std::vector<Tensor>;
+using Optional = std::optional<Tensor>;
 
 // Any size, in the shape given to `input`.
 constexpr int64_t kAny = -1;
 
 // Checks that `tensor` is on the op's device and has the requested dtype and shape.
-void check_input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
+void check_input(const Op& op, const char* name, Input tensor, ScalarType dtype,
                  std::initializer_list<int64_t> shape);
 // The same, and the tensor made contiguous.
-Tensor input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
+Tensor input(const Op& op, const char* name, Input tensor, ScalarType dtype,
              std::initializer_list<int64_t> shape);
 // The same for a tensor of float32 or float64.
-Tensor float_input(const Op& op, const char* name, const Tensor& tensor,
-                   std::initializer_list<int64_t> shape);
+Tensor float_input(const Op& op, const char* name, Input tensor, std::initializer_list<int64_t> shape);
 
 // New tensors on the CPU, or on the op's device.
 Tensor empty(const std::vector<int64_t>& shape, ScalarType dtype);
@@ -60,7 +61,7 @@ class TensorData {
  private:
   const Tensor* tensor_;
 };
-inline TensorData data_of(const Tensor& tensor) {
+inline TensorData data_of(Input tensor) {
   return TensorData(&tensor);
 }
 inline TensorData data_of(const Tensor* tensor) {
@@ -84,16 +85,14 @@ template <>
 inline constexpr ScalarType kDtype<bool> = ScalarType::Bool;
 
 // f(T{}) with T the C++ type of float32 or float64.
-template <class F>
-auto dispatch_float(const Op& op, ScalarType dtype, const F& f) {
+auto dispatch_float(const Op& op, ScalarType dtype, const auto& f) {
   if (dtype == ScalarType::Float) return f(float{});
   if (dtype == ScalarType::Double) return f(double{});
   fail(op, "the compute dtype must be float32 or float64");
 }
 
 // The first tensor of an op's arguments, or of lists among them, that satisfies `is_it`, or null.
-template <class F, class... A>
-const Tensor* first_tensor(const F& is_it, const A&... arguments) {
+const Tensor* first_tensor(const auto& is_it, const auto&... arguments) {
   const Tensor* first = nullptr;
   const auto look = [&](const auto& argument) {
     if constexpr (std::is_same_v<decltype(argument), const Tensor&>) {
@@ -115,7 +114,7 @@ struct OnCpu {
     return Op(name);
   }
   // An input placed so that kernels compute the same bits.
-  static Tensor placed(const Tensor& tensor) { return tensor; }
+  static Tensor placed(Input tensor) { return tensor; }
   static bool is_placed(const Tensor&) { return true; }
   // A result to which loops add, and which kernels write.
   static Tensor summed(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "common/math.h"
+
 #if defined(MDOPS_ISA_LEVEL_v4)
 #include <immintrin.h>
 #endif
@@ -67,23 +69,23 @@ constexpr int kLanes = kVectorBytes / sizeof(T);
 
 // A vector of type V at p, which need only have its elements' alignment.
 template <class V, class T>
-inline __attribute__((always_inline)) V load(const T* p) {
+MDOPS_INLINE V load(const T* p) {
   typedef V InMemory __attribute__((aligned(sizeof(T)), may_alias));
   return *reinterpret_cast<const InMemory*>(p);
 }
 template <class V, class T>
-inline __attribute__((always_inline)) void store(T* p, const V& v) {
+MDOPS_INLINE void store(T* p, const V& v) {
   typedef V InMemory __attribute__((aligned(sizeof(T)), may_alias));
   *reinterpret_cast<InMemory*>(p) = v;
 }
 
 template <class T>
-inline __attribute__((always_inline)) Vector<T> vector_at(const T* p) {
+MDOPS_INLINE Vector<T> vector_at(const T* p) {
   return load<Vector<T>>(p);
 }
 
 template <class T>
-inline __attribute__((always_inline)) void add_to(T* p, const Vector<T>& v) {
+MDOPS_INLINE void add_to(T* p, const Vector<T>& v) {
   store(p, vector_at(p) + v);
 }
 
@@ -100,8 +102,7 @@ inline bool streams_to([[maybe_unused]] const void* p, [[maybe_unused]] int64_t 
 // Writes a line past the caches: it is not read first, and evicts nothing. Other threads may read it once
 // this one has called `finish_streams`.
 template <class T>
-inline __attribute__((always_inline)) void stream([[maybe_unused]] T* p,
-                                                  [[maybe_unused]] const Vector<T>& v) {
+MDOPS_INLINE void stream([[maybe_unused]] T* p, [[maybe_unused]] const Vector<T>& v) {
 #if defined(MDOPS_ISA_LEVEL_v4)
   _mm512_stream_si512(reinterpret_cast<__m512i*>(p), (__m512i)v);
 #endif
@@ -121,7 +122,7 @@ struct LaneSum {
     Half low, high;
   };
 
-  static inline __attribute__((always_inline)) T of(const Whole& v) {
+  static MDOPS_INLINE T of(const Whole& v) {
     const Halves halves = __builtin_bit_cast(Halves, v);
     return LaneSum<T, Lanes / 2>::of(halves.low + halves.high);
   }
@@ -129,11 +130,11 @@ struct LaneSum {
 template <class T>
 struct LaneSum<T, 2> {
   typedef T Whole __attribute__((vector_size(2 * sizeof(T))));
-  static inline __attribute__((always_inline)) T of(const Whole& v) { return v[0] + v[1]; }
+  static MDOPS_INLINE T of(const Whole& v) { return v[0] + v[1]; }
 };
 
 template <class T>
-inline __attribute__((always_inline)) T sum_lanes(const Vector<T>& v) {
+MDOPS_INLINE T sum_lanes(const Vector<T>& v) {
   return LaneSum<T, kLanes<T>>::of(v);
 }
 

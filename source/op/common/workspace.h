@@ -20,8 +20,7 @@ class Workspace {
   int64_t size() const { return size_; }
 
   // How many bytes `divide` uses of one.
-  template <class F>
-  static int64_t bytes(const F& divide) {
+  static int64_t bytes(const auto& divide) {
     Workspace counted(nullptr);
     divide(counted);
     return counted.size();

@@ -1,4 +1,3 @@
-#include "common/parallel.h"
 #include "degree_norm/ops.h"
 
 namespace mdops {

@@ -12,21 +12,20 @@ struct RowPlace {
   int64_t of_row, k;
 
   template <class T>
-  inline __attribute__((always_inline)) V load(const T* from) const {
+  MDOPS_INLINE V load(const T* from) const {
     return MDOPS_ISA::load<V>(from + k);
   }
   template <class T>
-  inline __attribute__((always_inline)) void store(T* to, const V& value) const {
+  MDOPS_INLINE void store(T* to, const V& value) const {
     MDOPS_ISA::store(to + k, value);
   }
-  inline __attribute__((always_inline)) bool in_first(int64_t) const { return of_row == 0; }
-  inline __attribute__((always_inline)) int64_t row(int64_t) const { return of_row; }
+  MDOPS_INLINE bool in_first(int64_t) const { return of_row == 0; }
+  MDOPS_INLINE int64_t row(int64_t) const { return of_row; }
 };
 
 template <class T>
 struct VectorTeam {
-  template <class F>
-  inline __attribute__((always_inline)) void each(int64_t rows, int64_t channels, const F& f) const {
+  MDOPS_INLINE void each(int64_t rows, int64_t channels, const auto& f) const {
     for (int64_t d = 0; d < rows; ++d) {
       int64_t k = d * channels;
       const int64_t end = k + channels;
@@ -34,8 +33,7 @@ struct VectorTeam {
       for (; k < end; ++k) f(RowPlace<T>{d, k});
     }
   }
-  template <class F>
-  inline __attribute__((always_inline)) T sum(int64_t rows, int64_t channels, const F& f) const {
+  MDOPS_INLINE T sum(int64_t rows, int64_t channels, const auto& f) const {
     Vector<T> lanes{};
     T rest = 0;
     each(rows, channels, [&]<class V>(const RowPlace<V>& p) __attribute__((always_inline)) {

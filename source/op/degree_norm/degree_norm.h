@@ -15,7 +15,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 
 #include "common/isa.h"
 #include "common/math.h"
@@ -51,38 +50,23 @@ struct NormAtom {
     root = T(1) / std::sqrt(square + args.eps);
   }
 
-  template <class Place>
-  MDOPS_HD T share(const Place& p) const {
-    return args.shares[p.row(args.channels)];
-  }
-  template <class Place>
-  MDOPS_HD auto centered(const Place& p) const {
+  MDOPS_HD T share(const auto& p) const { return args.shares[p.row(args.channels)]; }
+  MDOPS_HD auto centered(const auto& p) const {
     const auto x = p.load(args.x + at);
     return p.in_first(args.channels) ? x - mean : x;
   }
-  template <class Place>
-  MDOPS_HD auto scaled_grad(const Place& p) const {
-    return p.load(args.grad + at) * p.load(args.factors);
-  }
+  MDOPS_HD auto scaled_grad(const auto& p) const { return p.load(args.grad + at) * p.load(args.factors); }
 
-  template <class F>
-  MDOPS_HD void each(const F& f) const {
-    team.each(args.rows, args.channels, f);
-  }
-  template <class F>
-  MDOPS_HD T sum(const F& f) const {
-    return team.sum(args.rows, args.channels, f);
-  }
+  MDOPS_HD void each(const auto& f) const { team.each(args.rows, args.channels, f); }
+  MDOPS_HD T sum(const auto& f) const { return team.sum(args.rows, args.channels, f); }
 
   // For row 0; 0 if rows are not centered.
-  template <class F>
-  MDOPS_HD T mean_of(const F& f) const {
+  MDOPS_HD T mean_of(const auto& f) const {
     return args.centered ? team.sum(1, args.channels, f) / static_cast<T>(args.channels) : T(0);
   }
 
   // The gradient by x from that by x'.
-  template <class F>
-  MDOPS_HD void by_x(const F& f) const {
+  MDOPS_HD void by_x(const auto& f) const {
     const T less = mean_of(f);
     each([&](auto p) {
       const auto own = f(p);

@@ -3,7 +3,6 @@
 
 #include "common/gpu.h"
 #include "common/gpu_team.h"
-#include "common/rows.h"
 #include "degree_norm/degree_norm.h"
 
 namespace mdops::gpu_degree_norm {
@@ -15,27 +14,25 @@ struct NumberPlace {
   int64_t k;
 
   template <class T>
-  __device__ __forceinline__ T load(const T* from) const {
+  MDOPS_D T load(const T* from) const {
     return from[k];
   }
   template <class T>
-  __device__ __forceinline__ void store(T* to, T value) const {
+  MDOPS_D void store(T* to, T value) const {
     to[k] = value;
   }
-  __device__ __forceinline__ bool in_first(int64_t channels) const { return k < channels; }
-  __device__ __forceinline__ uint32_t row(int64_t channels) const {
+  MDOPS_D bool in_first(int64_t channels) const { return k < channels; }
+  MDOPS_D uint32_t row(int64_t channels) const {
     return static_cast<uint32_t>(k) / static_cast<uint32_t>(channels);
   }
 };
 
 template <class T, int kLanes>
 struct NormTeam {
-  template <class F>
-  __device__ __forceinline__ void each(int64_t rows, int64_t channels, const F& f) const {
+  MDOPS_D void each(int64_t rows, int64_t channels, const auto& f) const {
     lanes.each(rows * channels, [&](int64_t k) { f(NumberPlace{k}); });
   }
-  template <class F>
-  __device__ __forceinline__ T sum(int64_t rows, int64_t channels, const F& f) const {
+  MDOPS_D T sum(int64_t rows, int64_t channels, const auto& f) const {
     T own = 0;
     each(rows, channels, [&](NumberPlace p) { own += f(p); });
     return lanes.sum(own);

@@ -8,8 +8,8 @@ namespace mdops {
 
 template <class Device, class T>
 struct DegreeNormOps {
-  static Tensor degree_norm(Checked<Device>& in, const Tensor& x, const Tensor& factors, const Tensor& bias,
-                            const Tensor& shares, double eps, bool centered) {
+  static Tensor degree_norm(Checked<Device>& in, Input x, Input factors, Input bias, Input shares, double eps,
+                            bool centered) {
     auto a = norm(in, x, shares, eps, centered);
     in.take(a.factors, "factors", factors, {a.rows, a.channels});
     in.take(a.bias, "bias", bias, {a.channels});
@@ -18,9 +18,8 @@ struct DegreeNormOps {
     return y;
   }
 
-  static Tensor degree_norm_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
-                                     const Tensor& factors, const Tensor& bias, const Tensor& shares,
-                                     double eps, bool centered) {
+  static Tensor degree_norm_backward(Checked<Device>& in, Input grad, Input x, Input factors, Input bias,
+                                     Input shares, double eps, bool centered) {
     auto a = norm(in, x, shares, eps, centered);
     const T* none;  // added terms have no part in gradients
     in.take(none, "bias", bias, {a.channels});
@@ -31,8 +30,8 @@ struct DegreeNormOps {
     return by_x;
   }
 
-  static Tensor degree_norm_terms(Checked<Device>& in, const Tensor& grad, const Tensor& x,
-                                  const Tensor& shares, double eps, bool centered) {
+  static Tensor degree_norm_terms(Checked<Device>& in, Input grad, Input x, Input shares, double eps,
+                                  bool centered) {
     auto a = norm(in, x, shares, eps, centered);
     in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
     Tensor terms = of_atoms(in, a, a.terms);
@@ -40,9 +39,8 @@ struct DegreeNormOps {
     return terms;
   }
 
-  static Outputs<3> degree_norm_backward_backward(Checked<Device>& in, const Tensor& direction,
-                                                  const Tensor& grad, const Tensor& x, const Tensor& factors,
-                                                  const Tensor& shares, double eps, bool centered) {
+  static Outputs<3> degree_norm_backward_backward(Checked<Device>& in, Input direction, Input grad, Input x,
+                                                  Input factors, Input shares, double eps, bool centered) {
     auto a = norm(in, x, shares, eps, centered);
     in.take(a.factors, "factors", factors, {a.rows, a.channels});
     in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
@@ -57,8 +55,7 @@ struct DegreeNormOps {
                          degree_norm_backward_backward)
 
  private:
-  static NormArgs<T> norm(Checked<Device>& in, const Tensor& x, const Tensor& shares, double eps,
-                          bool centered) {
+  static NormArgs<T> norm(Checked<Device>& in, Input x, Input shares, double eps, bool centered) {
     NormArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny, kAny});
     a.atoms = x.size(0), a.rows = x.size(1), a.channels = x.size(2);

@@ -29,8 +29,7 @@ int64_t summing_threads(const PairRows& rows, int64_t columns) {
 
 // Sums add(atom, sums) over all atoms into `results`. Each thread has an equal share of the atoms and its own
 // sums, which are added in order: the bits depend only on the number of threads.
-template <class Add>
-void sum_over_atoms(int64_t threads, int64_t atoms, int64_t systems, const Sums& results, const Add& add) {
+void sum_over_atoms(int64_t threads, int64_t atoms, int64_t systems, const Sums& results, const auto& add) {
   const int64_t rows = 3 * atoms, matrices = results.matrices ? 9 * atoms : 0;
   std::vector<std::vector<double>> own(threads - 1);  // the first thread has the results
   parallel_each(threads, 1, [&](int64_t thread) {
@@ -60,8 +59,7 @@ void add_to(double* to, const double* values) {
 }
 
 // Calls work(i, p) for every atom i and each place p of its neighbours.
-template <class Work>
-void for_pairs(const PairRows& rows, const Work& work) {
+void for_pairs(const PairRows& rows, const auto& work) {
   parallel_each(rows.atoms, kGrain, [&](int64_t i) {
     for (int64_t p = i * rows.width; p < (i + 1) * rows.width; ++p) work(i, p);
   });

@@ -15,7 +15,7 @@ namespace mdops {
 constexpr int kSystem = 9;
 
 template <class T>
-__device__ __forceinline__ T largest_of(const T* v) {
+MDOPS_D T largest_of(const T* v) {
   return max(max(abs(v[0]), abs(v[1])), abs(v[2]));
 }
 
@@ -77,7 +77,7 @@ struct PairSumSpace {
   int64_t count;                 // of blocks
 };
 
-__device__ __forceinline__ bool finite_terms(const double* terms, int size) {
+MDOPS_D bool finite_terms(const double* terms, int size) {
   bool finite = true;
   for (int k = 0; k < size; ++k) finite &= isfinite(terms[k]);
   return finite;
@@ -143,7 +143,7 @@ __device__ void flush(double* sums, const FixedPoint& fixed, int64_t* systems, i
 // Adds words [0, size] of each lane, Stride + 1 apart, to those of its target (none: -1), such that adjacent
 // lanes add to adjacent words.
 template <int Stride>
-__device__ __forceinline__ void add_words(const int64_t* buffer, int size, int32_t target, int64_t* to) {
+MDOPS_D void add_words(const int64_t* buffer, int size, int32_t target, int64_t* to) {
   const int lane = lane_index();
 #pragma unroll
   for (int first = 0; first < kWarp; first += kWarp / Stride) {

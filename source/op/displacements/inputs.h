@@ -8,8 +8,8 @@
 
 namespace mdops {
 
-inline PairRows take_pairs(auto& in, const Tensor& batch, const Tensor& neighbors, int64_t systems,
-                           int64_t atoms = kAny, int64_t width = kAny) {
+inline PairRows take_pairs(auto& in, Input batch, Input neighbors, int64_t systems, int64_t atoms = kAny,
+                           int64_t width = kAny) {
   constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
   PairRows rows{};
   in.take(rows.neighbors, "neighbors", neighbors, {atoms, width});

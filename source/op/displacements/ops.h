@@ -9,9 +9,8 @@ namespace mdops {
 // The ops whose first tensor does not determine the type.
 template <class Device>
 struct DisplacementOps {
-  static Tensor displacements(Checked<Device>& in, const Tensor& positions, const Tensor& cell,
-                              const Tensor& batch, const Tensor& neighbors, const Tensor& images,
-                              ScalarType dtype) {
+  static Tensor displacements(Checked<Device>& in, Input positions, Input cell, Input batch, Input neighbors,
+                              Input images, ScalarType dtype) {
     return dispatch_float(in.op, dtype, [&]<class T>(T) {
       const double *of_atoms, *of_cell;
       const int32_t* of_pairs;
@@ -26,10 +25,9 @@ struct DisplacementOps {
     });
   }
 
-  static Outputs<2> pair_forces_backward(Checked<Device>& in, const Tensor& grad_forces,
-                                         const Tensor& grad_virial, const Tensor& grad_atom_virial,
-                                         const Tensor& grad, const Tensor& displacements, const Tensor& batch,
-                                         const Tensor& neighbors) {
+  static Outputs<2> pair_forces_backward(Checked<Device>& in, Input grad_forces, Input grad_virial,
+                                         Input grad_atom_virial, Input grad, Input displacements, Input batch,
+                                         Input neighbors) {
     return in.for_type_of(grad, [&]<class T>(T) -> Outputs<2> {
       PairForceGrads by;
       in.take(by.virial, "grad_virial", grad_virial, {kAny, 3, 3});
@@ -52,9 +50,8 @@ struct DisplacementOps {
 
 template <class Device, class T>
 struct PairForceOps {
-  static Outputs<2> displacements_backward(Checked<Device>& in, const Tensor& grad, const Tensor& batch,
-                                           const Tensor& neighbors, const Tensor& images,
-                                           int64_t num_systems) {
+  static Outputs<2> displacements_backward(Checked<Device>& in, Input grad, Input batch, Input neighbors,
+                                           Input images, int64_t num_systems) {
     const PairRows rows = take_pairs(in, batch, neighbors, num_systems);
     const int32_t* of_pairs;
     in.take(of_pairs, "images", images, {rows.atoms, rows.width});
@@ -67,9 +64,8 @@ struct PairForceOps {
     return {grad_positions, grad_cell};
   }
 
-  static Outputs<3> pair_forces(Checked<Device>& in, const Tensor& grad, const Tensor& displacements,
-                                const Tensor& batch, const Tensor& neighbors, int64_t num_systems,
-                                bool of_atoms) {
+  static Outputs<3> pair_forces(Checked<Device>& in, Input grad, Input displacements, Input batch,
+                                Input neighbors, int64_t num_systems, bool of_atoms) {
     const PairRows rows = take_pairs(in, batch, neighbors, num_systems);
     const T *of_vectors, *d;
     in.take(of_vectors, "grad", grad, {rows.atoms, rows.width, 3});

@@ -107,8 +107,7 @@ struct Finish {
 };
 
 // Calls f(std::integral_constant<int, links>{}), for a checked number of links.
-template <class F>
-void dispatch_links(int64_t links, const F& f) {
+void dispatch_links(int64_t links, const auto& f) {
   switch (links) {
     case 0:
       return f(std::integral_constant<int, 0>{});

@@ -1,6 +1,5 @@
 // The halves of a step on the CPU.
 #include <algorithm>
-#include <vector>
 
 #include "common/parallel.h"
 #include "dynamics/ops.h"
@@ -26,8 +25,7 @@ static void begin_systems(const Op&, const FirstHalfArgs& a, const Thermostats<L
   parallel_each(s.atoms, kStepGrain, [&](int64_t i) { a.move(i, factor[s.batch[i]]); });
 }
 
-template <class Start>
-static void begin_cells(const Op&, const SortedAtoms& s, const Start& start, const CellFirstHalf& half) {
+static void begin_cells(const Op&, const SortedAtoms& s, const auto& start, const CellFirstHalf& half) {
   for (int64_t k = 0; k < s.systems; ++k) {
     const bool real = occupied(s, k);
     const double of_atoms = real ? start.factor(0, k) : 1, of_cell = real ? start.factor(1, k) : 1;

@@ -27,14 +27,14 @@ __device__ inline int32_t first_atom(const int32_t* batch, int32_t atoms, int32_
 }
 
 // The system of an atom; -1 if invalid, or below that of the atom before.
-__device__ __forceinline__ int32_t system_of(const int32_t* batch, int32_t i, int32_t systems) {
+MDOPS_D int32_t system_of(const int32_t* batch, int32_t i, int32_t systems) {
   const int32_t s = batch[i], before = i > 0 ? batch[i - 1] : 0;
   return s >= before && s >= 0 && s < systems ? s : -1;
 }
 
 // Half a step of the chain of atom i's system, and the atom's move. The system's first atom stores the chain.
 template <int Links>
-__device__ __forceinline__ void move_atom(const FirstHalfArgs& a, const Thermostats<Links>& bath, int32_t i) {
+MDOPS_D void move_atom(const FirstHalfArgs& a, const Thermostats<Links>& bath, int32_t i) {
   const SortedAtoms& of = a.sorted;
   const int32_t s = system_of(of.batch, i, of.systems);
   double factor = not_a_number<double>();
@@ -44,8 +44,7 @@ __device__ __forceinline__ void move_atom(const FirstHalfArgs& a, const Thermost
 
 // Keeps the chain of a system without atoms.
 template <int Links>
-__device__ __forceinline__ void keep_if_empty(const FirstHalfArgs& a, const Thermostats<Links>& bath,
-                                              int32_t s) {
+MDOPS_D void keep_if_empty(const FirstHalfArgs& a, const Thermostats<Links>& bath, int32_t s) {
   const SortedAtoms& of = a.sorted;
   const int32_t first = first_atom(of.batch, of.atoms, s);
   if (first >= of.atoms || of.batch[first] != s) bath.keep(s);
@@ -108,9 +107,8 @@ __device__ inline CellMeasures warp_sum(CellMeasures m) {
 // A warp measures a window of 32 atoms. The measures of system s in window w go to parts[s + w]: both
 // increase along the atoms, so the places are distinct.
 template <class Half>
-__device__ __forceinline__ void measure_window(const Half& half, const int32_t* batch, int32_t atoms,
-                                               int32_t systems, int64_t window,
-                                               typename Half::Measured* parts) {
+MDOPS_D void measure_window(const Half& half, const int32_t* batch, int32_t atoms, int32_t systems,
+                            int64_t window, typename Half::Measured* parts) {
   using Measured = typename Half::Measured;
   const int64_t begin = window * kWarp, i = begin + lane_index();
   if (begin >= atoms) return;
@@ -149,8 +147,8 @@ struct AtomsOf {
 
 // Sums this thread's share of a system's measures, for `threads` threads.
 template <class Measured>
-__device__ __forceinline__ Measured share_of_parts(const Measured* parts, const int32_t* batch, int32_t atoms,
-                                                   int32_t s, const AtomsOf& of, int thread, int threads) {
+MDOPS_D Measured share_of_parts(const Measured* parts, const int32_t* batch, int32_t atoms, int32_t s,
+                                const AtomsOf& of, int thread, int threads) {
   Measured sum = Measured::none();
   if (of.first < of.end)
     for (int32_t w = of.first / kWarp + thread; w <= (of.end - 1) / kWarp; w += threads) {
@@ -165,8 +163,8 @@ __device__ __forceinline__ Measured share_of_parts(const Measured* parts, const 
 
 // Ends a system's step, from its measures.
 template <class Measured, class Finish>
-__device__ __forceinline__ void finish_system(const Finish& finish, const int32_t* batch, int32_t s,
-                                              const AtomsOf& of, int thread, Measured sum) {
+MDOPS_D void finish_system(const Finish& finish, const int32_t* batch, int32_t s, const AtomsOf& of,
+                           int thread, Measured sum) {
   if (thread >= Finish::kThreads) return;
   if (of.first < of.end && (batch[of.first] != s || batch[of.end - 1] != s)) sum.spoil();
   finish.set(thread, s, sum, of.first < of.end);
@@ -194,8 +192,8 @@ __global__ void finish_systems(const Measured* parts, const int32_t* batch, int3
 // The second half for few atoms, by a block of kThreads: saves a kernel. `finish(s)` ends the step of system
 // s.
 template <class Half, class Finish>
-__device__ __forceinline__ void end_by_block(const Half& half, const int32_t* batch, int32_t atoms,
-                                             int32_t systems, const Finish& finish) {
+MDOPS_D void end_by_block(const Half& half, const int32_t* batch, int32_t atoms, int32_t systems,
+                          const Finish& finish) {
   __shared__ typename Half::Measured parts[kFewAtoms / kWarp + kFewSystems];
   constexpr int warps = kThreads / kWarp;
   const int warp = threadIdx.x / kWarp, lane = lane_index();
@@ -226,7 +224,7 @@ struct FinishAndBegin {
   ReadChain<Links>& chain;
   double* factors;  // per system
 
-  __device__ __forceinline__ void set(int, int64_t system, const Measures& sum, bool occupied) const {
+  MDOPS_D void set(int, int64_t system, const Measures& sum, bool occupied) const {
     if (!occupied) {
       factors[system] = not_a_number<double>();  // for atoms that are not sorted
       finish.bath.keep(system);

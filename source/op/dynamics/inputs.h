@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <limits>
-#include <string>
 
 #include "common/checked.h"
 #include "dynamics/cell_args.h"
@@ -14,6 +13,29 @@ inline void check_finite(const Op& op, const char* name, double value) {
   if (!std::isfinite(value)) fail(op, "argument `", name, "` is not finite");
 }
 
+// What several ops take together: atoms at the begin and at the end of a step, thermostats, and cells.
+struct AtomTensors {
+  const Tensor &positions, &momenta, &forces, &inverse_mass, &batch;
+  using Parts = TensorParts<5>::Types;
+};
+struct EndTensors {
+  const Tensor &positions, &reference, &momenta, &forces, &inverse_mass, &batch, &atom_energy, &nearest,
+      &within, &sel;
+  using Parts = TensorParts<10>::Types;
+};
+struct BathTensors {
+  const Tensor &eta, &eta_momenta, &freedom;
+  using Parts = TensorParts<3>::Types;
+};
+struct CellTensors {
+  const Tensor &virial, &cell, &cell_momenta, &xi, &xi_momenta;
+  using Parts = TensorParts<5>::Types;
+};
+struct BathNumbers {
+  double dt, kT, tau;
+  using Parts = TypeList<double, double, double>;
+};
+
 // Atoms sorted by system, and the systems' thermostats, which move by half a step.
 struct SystemInputs {
   int64_t atoms, systems, links;
@@ -21,23 +43,22 @@ struct SystemInputs {
   ThermostatArgs baths{};
   Tensor eta, eta_momenta;  // after the step
 
-  SystemInputs(auto& in, const Tensor& batch, const Tensor& eta_before, const Tensor& momenta_before,
-               const Tensor& freedom, double dt, double kT, double tau) {
+  SystemInputs(auto& in, Input batch, const BathTensors& before, const BathNumbers& of) {
     in.take(sorted.batch, "batch", batch, {kAny});
-    in.take(baths.eta, "eta", eta_before, {kAny, kAny});
-    atoms = batch.size(0), systems = eta_before.size(0), links = eta_before.size(1);
-    in.take(baths.p, "eta_momenta", momenta_before, {systems, links});
-    in.take(baths.freedom, "freedom", freedom, {systems});
+    in.take(baths.eta, "eta", before.eta, {kAny, kAny});
+    atoms = batch.size(0), systems = before.eta.size(0), links = before.eta.size(1);
+    in.take(baths.p, "eta_momenta", before.eta_momenta, {systems, links});
+    in.take(baths.freedom, "freedom", before.freedom, {systems});
     constexpr int64_t most = std::numeric_limits<int32_t>::max();
     if (atoms > most || systems > most) fail(in.op, "atoms and systems must fit into 32-bit indices");
     if (links > kMostLinks)
       fail(in.op, "argument `eta` has chains of ", links, " thermostats, expected at most ", kMostLinks);
-    if (links > 0) check_positive(in.op, "kT", kT), check_positive(in.op, "tau", tau);
+    if (links > 0) check_positive(in.op, "kT", of.kT), check_positive(in.op, "tau", of.tau);
     check_range(in.op, "batch", sorted.batch, atoms, 0, systems);
-    check_finite(in.op, "dt", dt);
+    check_finite(in.op, "dt", of.dt);
     sorted.atoms = static_cast<int32_t>(atoms), sorted.systems = static_cast<int32_t>(systems);
     if (in.op.on_cpu()) check_values(in.op);
-    baths.kT = kT, baths.tau = tau, baths.time = dt / 2;
+    baths.kT = of.kT, baths.tau = of.tau, baths.time = of.dt / 2;
     make_results(in);
   }
 
@@ -62,27 +83,28 @@ struct FirstHalfInputs {
   FirstHalfArgs args{};
   Tensor positions, momenta;  // after it
 
-  FirstHalfInputs(auto& in, const SystemInputs& s, const Tensor& noise, double dt, double kT, double keep) {
+  FirstHalfInputs(auto& in, const SystemInputs& s, Input noise, const BathNumbers& of, double keep) {
     in.take(args.noise, "noise", noise, {kAny, 3});
     if (noise.size(0) != 0 && noise.size(0) != s.atoms)
       fail(in.op, "argument `noise` has ", noise.size(0), " rows, expected ", s.atoms, ", or none");
     if (noise.size(0) == 0)
       args.noise = nullptr;
-    else if (!(keep >= 0 && keep <= 1 && kT >= 0 && std::isfinite(kT)))
-      fail(in.op, "arguments `keep` and `kT` are ", keep, " and ", kT, ", expected 0 to 1, and not negative");
-    args.sorted = s.sorted, args.half = {dt, keep, std::sqrt((1 - keep * keep) * kT)};
+    else if (!(keep >= 0 && keep <= 1 && of.kT >= 0 && std::isfinite(of.kT)))
+      fail(in.op, "arguments `keep` and `kT` are ", keep, " and ", of.kT,
+           ", expected 0 to 1, and not negative");
+    args.sorted = s.sorted, args.half = {of.dt, keep, std::sqrt((1 - keep * keep) * of.kT)};
     positions = in.result(args.new_positions, {s.atoms, 3});
     momenta = in.result(args.new_momenta, {s.atoms, 3});
   }
-
-  void take_atoms(auto& in, int64_t atoms, const Tensor& x, const Tensor& p, const Tensor& forces,
-                  const Tensor& inverse_mass) {
-    in.take(args.positions, "positions", x, {atoms, 3});
-    in.take(args.momenta, "momenta", p, {atoms, 3});
-    in.take(args.forces, "forces", forces, {atoms, 3});
-    in.take(args.inverse_mass, "inverse_mass", inverse_mass, {atoms});
-  }
 };
+
+// The atoms of a first half, in its arguments, or of a second half.
+void take_atoms(auto& in, auto& args, int64_t atoms, const auto& of) {
+  in.take(args.positions, "positions", of.positions, {atoms, 3});
+  in.take(args.momenta, "momenta", of.momenta, {atoms, 3});
+  in.take(args.forces, "forces", of.forces, {atoms, 3});
+  in.take(args.inverse_mass, "inverse_mass", of.inverse_mass, {atoms});
+}
 
 // The atoms of a second half, and its systems' results.
 template <class Real>
@@ -91,20 +113,14 @@ struct SecondHalfInputs {
   SystemResults results{};
   Tensor momenta, scale, kinetic, energy, tally;  // after it
 
-  SecondHalfInputs(auto& in, const SystemInputs& s, const Tensor& positions, const Tensor& reference,
-                   const Tensor& momenta_before, const Tensor& forces, const Tensor& inverse_mass,
-                   const Tensor& atom_energy, const Tensor& nearest, const Tensor& within, const Tensor& sel,
-                   const Tensor& tally_before, double dt) {
-    in.take(half.positions, "positions", positions, {s.atoms, 3});
-    in.take(half.reference, "reference", reference, {s.atoms, 3});
-    in.take(half.momenta, "momenta", momenta_before, {s.atoms, 3});
-    in.take(half.forces, "forces", forces, {s.atoms, 3});
-    in.take(half.inverse_mass, "inverse_mass", inverse_mass, {s.atoms});
-    in.take(half.energy, "atom_energy", atom_energy, {s.atoms});
-    in.take(half.nearest, "nearest", nearest, {s.atoms});
-    in.take(half.within, "within", within, {s.atoms, kAny});
-    half.ntypes = within.size(1), half.dt = dt;
-    in.take(half.sel, "sel", sel, {half.ntypes});
+  SecondHalfInputs(auto& in, const SystemInputs& s, const EndTensors& of, Input tally_before, double dt) {
+    take_atoms(in, half, s.atoms, of);
+    in.take(half.reference, "reference", of.reference, {s.atoms, 3});
+    in.take(half.energy, "atom_energy", of.atom_energy, {s.atoms});
+    in.take(half.nearest, "nearest", of.nearest, {s.atoms});
+    in.take(half.within, "within", of.within, {s.atoms, kAny});
+    half.ntypes = of.within.size(1), half.dt = dt;
+    in.take(half.sel, "sel", of.sel, {half.ntypes});
     in.take(results.tally, "tally", tally_before, {s.systems, kTally});
     momenta = in.result(half.new_momenta, {s.atoms, 3});
     scale = in.result(results.scale, {s.systems}), kinetic = in.result(results.kinetic, {s.systems});
@@ -118,14 +134,13 @@ struct CellInputs {
   CellArgs args{};
   Tensor momenta, xi, xi_momenta;  // after the step
 
-  CellInputs(auto& in, const SystemInputs& s, const Tensor& virial, const Tensor& cell,
-             const Tensor& momenta_before, const Tensor& xi_before, const Tensor& xi_momenta_before,
-             const Tensor& inertia, const Barostat& barostat) {
-    in.take(args.virial, "virial", virial, {s.systems, 3, 3});
-    in.take(args.cell, "cell", cell, {s.systems, 3, 3});
-    in.take(args.momenta, "cell_momenta", momenta_before, {s.systems, 6});
-    in.take(args.of_cell.eta, "xi", xi_before, {s.systems, s.links});
-    in.take(args.of_cell.p, "xi_momenta", xi_momenta_before, {s.systems, s.links});
+  CellInputs(auto& in, const SystemInputs& s, const CellTensors& of, Input inertia,
+             const Barostat& barostat) {
+    in.take(args.virial, "virial", of.virial, {s.systems, 3, 3});
+    in.take(args.cell, "cell", of.cell, {s.systems, 3, 3});
+    in.take(args.momenta, "cell_momenta", of.cell_momenta, {s.systems, 6});
+    in.take(args.of_cell.eta, "xi", of.xi, {s.systems, s.links});
+    in.take(args.of_cell.p, "xi_momenta", of.xi_momenta, {s.systems, s.links});
     in.take(args.inertia, "inertia", inertia, {s.systems});
     check_finite(in.op, "pressure", barostat.pressure);
     if (s.links > 0) check_positive(in.op, "period", barostat.period);

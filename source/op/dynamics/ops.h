@@ -10,14 +10,11 @@ template <class Device>
 struct DynamicsOps {
   using In = Checked<Device>;
 
-  static Outputs<4> begin_step(In& in, const Tensor& positions, const Tensor& momenta, const Tensor& forces,
-                               const Tensor& inverse_mass, const Tensor& batch, const Tensor& scale,
-                               const Tensor& kinetic, const Tensor& eta, const Tensor& eta_momenta,
-                               const Tensor& freedom, const Tensor& noise, double dt, double kT, double tau,
-                               double keep) {
-    const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
-    FirstHalfInputs begin(in, s, noise, dt, kT, keep);
-    begin.take_atoms(in, s.atoms, positions, momenta, forces, inverse_mass);
+  static Outputs<4> begin_step(In& in, AtomTensors atoms, Input scale, Input kinetic, BathTensors baths,
+                               Input noise, BathNumbers of, double keep) {
+    const SystemInputs s(in, atoms.batch, baths, of);
+    FirstHalfInputs begin(in, s, noise, of, keep);
+    take_atoms(in, begin.args, s.atoms, atoms);
     in.take(begin.args.scale, "scale", scale, {s.systems});
     in.take(begin.args.kinetic, "kinetic", kinetic, {s.systems});
     dispatch_links(s.links,
@@ -25,15 +22,10 @@ struct DynamicsOps {
     return {begin.positions, begin.momenta, s.eta, s.eta_momenta};
   }
 
-  static Outputs<7> end_step(In& in, const Tensor& positions, const Tensor& reference, const Tensor& momenta,
-                             const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
-                             const Tensor& atom_energy, const Tensor& nearest, const Tensor& within,
-                             const Tensor& sel, const Tensor& eta, const Tensor& eta_momenta,
-                             const Tensor& freedom, const Tensor& tally, double dt, double kT, double tau) {
-    const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
-    return in.for_type_of(nearest, [&]<class Real>(Real) -> Outputs<7> {
-      const SecondHalfInputs<Real> end(in, s, positions, reference, momenta, forces, inverse_mass,
-                                       atom_energy, nearest, within, sel, tally, dt);
+  static Outputs<7> end_step(In& in, EndTensors atoms, BathTensors baths, Input tally, BathNumbers of) {
+    const SystemInputs s(in, atoms.batch, baths, of);
+    return in.for_type_of(atoms.nearest, [&]<class Real>(Real) -> Outputs<7> {
+      const SecondHalfInputs<Real> end(in, s, atoms, tally, of.dt);
       dispatch_links(s.links, [&](auto links) {
         end_systems(in.op, s.sorted, end.half, Finish<links>{{s.baths}, end.results});
       });
@@ -42,20 +34,15 @@ struct DynamicsOps {
   }
 
   // The first half begins with the results of the second.
-  static Outputs<11> next_step(In& in, const Tensor& positions, const Tensor& reference,
-                               const Tensor& momenta, const Tensor& forces, const Tensor& inverse_mass,
-                               const Tensor& batch, const Tensor& atom_energy, const Tensor& nearest,
-                               const Tensor& within, const Tensor& sel, const Tensor& eta,
-                               const Tensor& eta_momenta, const Tensor& freedom, const Tensor& tally,
-                               const Tensor& noise, double dt, double kT, double tau, double keep) {
-    const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
+  static Outputs<11> next_step(In& in, EndTensors atoms, BathTensors baths, Input tally, Input noise,
+                               BathNumbers of, double keep) {
+    const SystemInputs s(in, atoms.batch, baths, of);
     SystemInputs then = s;
     then.baths.eta = s.baths.new_eta, then.baths.p = s.baths.new_p;
     then.make_results(in);
-    FirstHalfInputs begin(in, then, noise, dt, kT, keep);
-    return in.for_type_of(nearest, [&]<class Real>(Real) -> Outputs<11> {
-      const SecondHalfInputs<Real> end(in, s, positions, reference, momenta, forces, inverse_mass,
-                                       atom_energy, nearest, within, sel, tally, dt);
+    FirstHalfInputs begin(in, then, noise, of, keep);
+    return in.for_type_of(atoms.nearest, [&]<class Real>(Real) -> Outputs<11> {
+      const SecondHalfInputs<Real> end(in, s, atoms, tally, of.dt);
       FirstHalfArgs& a = begin.args;
       a.positions = end.half.positions, a.momenta = end.half.new_momenta, a.forces = end.half.forces;
       a.inverse_mass = end.half.inverse_mass, a.scale = end.results.scale, a.kinetic = end.results.kinetic;
@@ -68,21 +55,13 @@ struct DynamicsOps {
     });
   }
 
-  static Outputs<9> begin_cell_step(In& in, const Tensor& positions, const Tensor& momenta,
-                                    const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
-                                    const Tensor& scale, const Tensor& flow, const Tensor& virial,
-                                    const Tensor& cell, const Tensor& cell_momenta, const Tensor& xi,
-                                    const Tensor& xi_momenta, const Tensor& eta, const Tensor& eta_momenta,
-                                    const Tensor& freedom, const Tensor& inertia, double dt, double kT,
-                                    double tau, double pressure, double period, bool flexible) {
-    const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
-    const CellInputs cells(in, s, virial, cell, cell_momenta, xi, xi_momenta, inertia,
-                           {dt, kT, pressure, period, flexible});
+  static Outputs<9> begin_cell_step(In& in, AtomTensors atoms, Input scale, Input flow, CellTensors of_cells,
+                                    BathTensors baths, Input inertia, BathNumbers of, double pressure,
+                                    double period, bool flexible) {
+    const SystemInputs s(in, atoms.batch, baths, of);
+    const CellInputs cells(in, s, of_cells, inertia, {of.dt, of.kT, pressure, period, flexible});
     CellFirstHalf half{};
-    in.take(half.positions, "positions", positions, {s.atoms, 3});
-    in.take(half.momenta, "momenta", momenta, {s.atoms, 3});
-    in.take(half.forces, "forces", forces, {s.atoms, 3});
-    in.take(half.inverse_mass, "inverse_mass", inverse_mass, {s.atoms});
+    take_atoms(in, half, s.atoms, atoms);
     CellStart<0> of_systems{};
     in.take(of_systems.scale, "scale", scale, {s.systems});
     in.take(of_systems.flow, "flow", flow, {s.systems, 6});
@@ -101,27 +80,20 @@ struct DynamicsOps {
             cells.xi_momenta, s.eta,       s.eta_momenta, moves};
   }
 
-  static Outputs<11> end_cell_step(In& in, const Tensor& positions, const Tensor& reference,
-                                   const Tensor& momenta, const Tensor& forces, const Tensor& inverse_mass,
-                                   const Tensor& batch, const Tensor& atom_energy, const Tensor& nearest,
-                                   const Tensor& within, const Tensor& sel, const Tensor& moves,
-                                   const Tensor& reference_cell, const Tensor& virial, const Tensor& cell,
-                                   const Tensor& cell_momenta, const Tensor& xi, const Tensor& xi_momenta,
-                                   const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom,
-                                   const Tensor& inertia, const Tensor& tally, double dt, double kT,
-                                   double tau, double pressure, double period, double cutoff, bool flexible) {
-    const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
-    const CellInputs cells(in, s, virial, cell, cell_momenta, xi, xi_momenta, inertia,
-                           {dt, kT, pressure, period, flexible});
+  static Outputs<11> end_cell_step(In& in, EndTensors atoms, Input moves, Input reference_cell,
+                                   CellTensors of_cells, BathTensors baths, Input inertia, Input tally,
+                                   BathNumbers of, double pressure, double period, double cutoff,
+                                   bool flexible) {
+    const SystemInputs s(in, atoms.batch, baths, of);
+    const CellInputs cells(in, s, of_cells, inertia, {of.dt, of.kT, pressure, period, flexible});
     check_finite(in.op, "cutoff", cutoff);
     const double *of_moves, *of_reference;
     in.take(of_moves, "moves", moves, {s.systems, Moves::kCount});
     in.take(of_reference, "reference_cell", reference_cell, {s.systems, 3, 3});
     double* to_flow;
     Tensor flow = in.result(to_flow, {s.systems, 6});
-    return in.for_type_of(nearest, [&]<class Real>(Real) -> Outputs<11> {
-      const SecondHalfInputs<Real> end(in, s, positions, reference, momenta, forces, inverse_mass,
-                                       atom_energy, nearest, within, sel, tally, dt);
+    return in.for_type_of(atoms.nearest, [&]<class Real>(Real) -> Outputs<11> {
+      const SecondHalfInputs<Real> end(in, s, atoms, tally, of.dt);
       const CellSecondHalf<Real> half{end.half,     of_moves,       cells.args.cell,
                                       of_reference, s.sorted.batch, s.systems};
       dispatch_links(s.links, [&](auto links) {

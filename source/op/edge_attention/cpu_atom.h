@@ -222,8 +222,7 @@ class AtomAttention {
   }
 
   // Writes z of each key to p, and c to c; returns the largest z.
-  template <class Place>
-  inline __attribute__((always_inline)) V tops(Place place) const {
+  MDOPS_INLINE V tops(auto place) const {
     const Sums own = at_once(own_, place);
     V most = V{} + (edges_.absent != T(0) ? T(0) : -std::numeric_limits<T>::max() / 4);
     for (int64_t l = 0; l < edges_.n; ++l) {
@@ -235,28 +234,23 @@ class AtomAttention {
     }
     return most;
   }
-  inline __attribute__((always_inline)) V inverse_of(const V& sum, const V& most) const {
+  MDOPS_INLINE V inverse_of(const V& sum, const V& most) const {
     if (edges_.absent == T(0)) return T(1) / sum;
     return T(1) / (sum + edges_.absent * exp_of<T>(-most));
   }
 
-  template <class Place>
-  static inline __attribute__((always_inline)) V at(const T* lanes, Place place) {
-    return vector_at(lanes + place.lane());
-  }
-  template <class Place>
-  static inline __attribute__((always_inline)) Sums at_once(T* const* lanes, Place place) {
+  static MDOPS_INLINE V at(const T* lanes, auto place) { return vector_at(lanes + place.lane()); }
+  static MDOPS_INLINE Sums at_once(T* const* lanes, auto place) {
     return {at(lanes[0], place), at(lanes[1], place), at(lanes[2], place), at(lanes[3], place)};
   }
 
-  template <class Place>
-  inline __attribute__((always_inline)) void put(Place place, int64_t l, const EdgePairGradients<V>& by,
-                                                 const Panels<T>& to_s, const Panels<T>& to_share) const {
+  MDOPS_INLINE void put(auto place, int64_t l, const EdgePairGradients<V>& by, const Panels<T>& to_s,
+                        const Panels<T>& to_share) const {
     store(place.in(to_s, l), by.s), store(place.in(to_share, l), by.share);
   }
   // Adds to the sums of the queries in `own`, and to those of key l.
-  inline __attribute__((always_inline)) void add(const EdgePairGradients<V>& found, int64_t l, const T* r,
-                                                 const T* w, const Sums& own, Sums& by) const {
+  MDOPS_INLINE void add(const EdgePairGradients<V>& found, int64_t l, const T* r, const T* w, const Sums& own,
+                        Sums& by) const {
     for (int k = 0; k < 3; ++k) {
       by.of[k] += found.c * r[3 * l + k];
       of_key_[kSums * l + k] += found.c * own.of[k];
@@ -264,8 +258,7 @@ class AtomAttention {
     by.of[3] += found.a * w[l];
     of_key_[kSums * l + 3] += found.a * own.of[3];
   }
-  template <class Place>
-  inline __attribute__((always_inline)) void put_sums(Place place, const Sums& by) const {
+  MDOPS_INLINE void put_sums(auto place, const Sums& by) const {
     for (int k = 0; k < kSums; ++k) store(by_own_[k] + place.lane(), by.of[k]);
   }
   void clear_keys() const { std::fill_n(of_key_, kSums * edges_.n, V{}); }
@@ -283,8 +276,7 @@ class AtomAttention {
   }
 
   // Calls make(panels) for the gradients by x.
-  template <class Make>
-  void by_numbers(T* to, const Make& make) const {
+  void by_numbers(T* to, const auto& make) const {
     if (are_panels<T>(edges_.values)) return make(Panels<T>{to, edges_.n, edges_.values});
     make(by_x_);
     panels_to_rows(by_x_, edges_.n, edges_.values, to);

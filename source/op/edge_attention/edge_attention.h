@@ -20,8 +20,6 @@
 // constant G.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "common/math.h"
 
@@ -46,14 +44,8 @@ template <class N>
 struct EdgePair {
   N s, c, a;
 
-  template <class T>
-  MDOPS_HD N raised(T shift, bool gated) const {
-    return (gated ? s * c : s) + shift;
-  }
-  template <class T>
-  MDOPS_HD N logit(T shift, bool gated) const {
-    return raised(shift, gated) * a;
-  }
+  MDOPS_HD N raised(auto shift, bool gated) const { return (gated ? s * c : s) + shift; }
+  MDOPS_HD N logit(auto shift, bool gated) const { return raised(shift, gated) * a; }
 };
 
 // The changes of a pair.
@@ -63,8 +55,7 @@ struct EdgePairChange {
 
   // u'
   MDOPS_HD N raised(const EdgePair<N>& of, bool gated) const { return gated ? s * of.c + of.s * c : s; }
-  template <class T>
-  MDOPS_HD N logit(const EdgePair<N>& of, T shift, bool gated) const {
+  MDOPS_HD N logit(const EdgePair<N>& of, auto shift, bool gated) const {
     return raised(of, gated) * of.a + of.raised(shift, gated) * a;
   }
   MDOPS_HD N factor(const EdgePair<N>& of) const { return c * of.a + of.c * a; }  // m'

@@ -5,13 +5,12 @@
 
 #include <math_constants.h>
 
-#include <cstdint>
 #include <type_traits>
 
 #include "common/gpu.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "common/vector.h"
-#include "edge_attention/edge_attention.h"
 #include "edge_attention/gpu_tensor.h"
 #include "gemm/gpu_memory.h"
 
@@ -27,21 +26,19 @@ template <class T>
 using Heads = T[kHeads];
 
 template <class T>
-__device__ __forceinline__ void load_heads(const T* from, Heads<T>& to) {
+MDOPS_D void load_heads(const T* from, Heads<T>& to) {
 #pragma unroll
   for (int k = 0; k < kHeads; k += kVectorSize<T>) {
     const Vector<T, kVectorSize<T>> some(from + k);
-#pragma unroll
-    for (int c = 0; c < kVectorSize<T>; ++c) to[k + c] = some[c];
+    unrolled<kVectorSize<T>>([&](int c) { to[k + c] = some[c]; });
   }
 }
 template <class T>
-__device__ __forceinline__ void store_heads(T* to, const Heads<T>& from) {
+MDOPS_D void store_heads(T* to, const Heads<T>& from) {
 #pragma unroll
   for (int k = 0; k < kHeads; k += kVectorSize<T>) {
     Vector<T, kVectorSize<T>> some;
-#pragma unroll
-    for (int c = 0; c < kVectorSize<T>; ++c) some[c] = from[k + c];
+    unrolled<kVectorSize<T>>([&](int c) { some[c] = from[k + c]; });
     some.store(to + k);
   }
 }
@@ -160,12 +157,10 @@ struct AtomWork {
     const T* from = memory + of_tile + warp() * kHeads * width;
     for (int64_t k = 0; k < width; k += kVectorSize<T>) {
       const Vector<T, kVectorSize<T>> right(x + k);
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
+      unrolled<kHeads>([&](int h) {
         const Vector<T, kVectorSize<T>> left(from + h * width + k);
-#pragma unroll
-        for (int c = 0; c < kVectorSize<T>; ++c) sums[h] += left[c] * right[c];
-      }
+        unrolled<kVectorSize<T>>([&](int c) { sums[h] += left[c] * right[c]; });
+      });
     }
   }
 
@@ -177,19 +172,16 @@ struct AtomWork {
   __device__ EdgePairChange<T> change(int64_t l) const {
     const T *j = edge(query()), *k = edge(l), *uj = along_edge(query()), *uk = along_edge(l);
     EdgePairChange<T> by{};
-#pragma unroll
-    for (int c = 0; c < 3; ++c) by.c += uj[c] * k[c] + j[c] * uk[c];
+    unrolled<3>([&](int c) { by.c += uj[c] * k[c] + j[c] * uk[c]; });
     by.a = uj[3] * k[3] + j[3] * uk[3];
     return by;
   }
 
   __device__ void run_query() const {
     Heads<T> top, sum{}, weighed{}, changed{}, both{};
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) top[h] = absent != T(0) ? T(0) : static_cast<T>(-CUDART_INF_F);
+    unrolled<kHeads>([&](int h) { top[h] = absent != T(0) ? T(0) : static_cast<T>(-CUDART_INF_F); });
     for (int64_t l = lane_index(); l < n; l += kWarp) products(l, top);
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) top[h] = warp_largest(top[h]);
+    unrolled<kHeads>([&](int h) { top[h] = warp_largest(top[h]); });
     for (int64_t l = lane_index(); l < n; l += kWarp) {
       Pair of = pair(l);
       EdgePairChange<T> by{};
@@ -198,8 +190,7 @@ struct AtomWork {
       load_heads(score(0, warp(), l), s);
       if constexpr (kBack) load_heads(score(1, warp(), l), t);
       if constexpr (kSecond) load_heads(score(2, warp(), l), ds), load_heads(score(3, warp(), l), dt);
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
+      unrolled<kHeads>([&](int h) {
         of.s = s[h];
         const T e = exp(of.logit(args.shift, args.gated) - top[h]), m = of.c * of.a;
         sum[h] += e;
@@ -211,18 +202,17 @@ struct AtomWork {
           both[h] += e * (by.factor(of) * t[h] + m * by.t + dz * m * t[h]);
         }
         if constexpr (!kBack) s[h] = e * m;
-      }
+      });
       if constexpr (!kBack) store_heads(score(0, warp(), l), s);
     }
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
+    unrolled<kHeads>([&](int h) {
       sum[h] = 1 / (warp_sum(sum[h]) + (absent != T(0) ? absent * exp(-top[h]) : T(0)));
       if constexpr (kBack) weighed[h] = sum[h] * warp_sum(weighed[h]);
       if constexpr (kSecond) {
         changed[h] = sum[h] * warp_sum(changed[h]);
         both[h] = sum[h] * warp_sum(both[h]) - changed[h] * weighed[h];
       }
-    }
+    });
     if constexpr (kBack) gradients(top, sum, weighed, changed, both);
     __syncwarp();
     if constexpr (!kBack)
@@ -240,12 +230,11 @@ struct AtomWork {
     const T* const x = memory + at.x + l * at.row;
     dots(at.q, at.keys, x, s);
     Pair of = pair(l);
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
+    unrolled<kHeads>([&](int h) {
       of.s = s[h];
       const T z = of.logit(args.shift, args.gated);
       top[h] = z > top[h] ? z : top[h];
-    }
+    });
     store_heads(score(0, warp(), l), s);
     if constexpr (kBack) {
       dots(at.g, at.values, x, t);
@@ -271,8 +260,7 @@ struct AtomWork {
       load_heads(score(0, warp(), l), s), load_heads(score(1, warp(), l), t);
       if constexpr (kSecond) load_heads(score(2, warp(), l), ds), load_heads(score(3, warp(), l), dt);
       T by_c = 0, by_a = 0, by_dc = 0, by_da = 0;
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
+      unrolled<kHeads>([&](int h) {
         of.s = s[h];
         const T p = exp(of.logit(args.shift, args.gated) - top[h]) * inverse[h];
         EdgePairGradients<T> found;
@@ -289,7 +277,7 @@ struct AtomWork {
         }
         s[h] = found.s, t[h] = found.share;
         by_c += found.c, by_a += found.a;
-      }
+      });
       store_heads(score(0, warp(), l), s), store_heads(score(1, warp(), l), t);
       T* const sums = pair_sums(warp(), l);
       sums[0] = by_c, sums[1] = by_a;
@@ -299,22 +287,20 @@ struct AtomWork {
       }
       add_pair(sums, l, of_query);
     }
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
+    unrolled<4>([&](int c) {
       const T sum = warp_sum(of_query[c]);
       if (lane_index() == 0) memory[at.by_query + 4 * query() + c] += sum;
-    }
+    });
   }
 
   // Adds a pair's part of the gradient by r and w of one of its edges; `other` is the other one.
   __device__ void add_pair(const T* sums, int64_t other, Heads<T>& to) const {
     const T* const e = edge(other);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
+    unrolled<4>([&](int c) {
       const int kind = c == 3;
       to[c] += sums[kSecond ? 2 + kind : kind] * e[c];
       if constexpr (kSecond) to[c] += sums[kind] * along_edge(other)[c];
-    }
+    });
   }
 
   // Writes the query's rows: the sum over keys of scores times x, and in the second pass of other scores
@@ -327,13 +313,11 @@ struct AtomWork {
         Heads<T> weights;
         load_heads(score(array, warp(), l), weights);
         const T number = memory[x + l * at.row + v];
-#pragma unroll
-        for (int h = 0; h < kHeads; ++h) sums[h] += weights[h] * number;
+        unrolled<kHeads>([&](int h) { sums[h] += weights[h] * number; });
         if constexpr (kSecond) {
           load_heads(score(other, warp(), l), weights);
           const T change = memory[along + l * at.row + v];
-#pragma unroll
-          for (int h = 0; h < kHeads; ++h) sums[h] += weights[h] * change;
+          unrolled<kHeads>([&](int h) { sums[h] += weights[h] * change; });
         }
       }
 #pragma unroll
@@ -371,15 +355,13 @@ struct AtomWork {
                            T (&sums)[count]) const {
     if (v >= width) return;
     Heads<T> row;
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) row[h] = memory[of_tile + (j * kHeads + h) * width + v];
+    unrolled<kHeads>([&](int h) { row[h] = memory[of_tile + (j * kHeads + h) * width + v]; });
 #pragma unroll
     for (int k = 0; k < count; ++k) {
       if (l + k >= n) break;
       Heads<T> weights;
       load_heads(score(array, j, l + k), weights);
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) sums[k] += weights[h] * row[h];
+      unrolled<kHeads>([&](int h) { sums[k] += weights[h] * row[h]; });
     }
   }
 

@@ -11,8 +11,6 @@
 
 #include <math_constants.h>
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/gpu_power.h"
 #include "common/gpu_tf32.h"
@@ -168,16 +166,14 @@ class TensorWork {
   template <int kTiles>
   __device__ void products(const float* array, int query, int head, Scores<kTiles>& to) const {
     float rows[kEights][4];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    unrolled<2>([&](int h) {
       const int j = query + g() + 8 * h;
       const float* const from = array + row_of(j, head) + 2 * t();
-#pragma unroll
-      for (int eight = 0; eight < kEights; ++eight) {
+      unrolled<kEights>([&](int eight) {
         const float2 two = j < n_ ? read_two(from + 8 * eight) : float2{0.0f, 0.0f};
         rows[eight][2 * h] = two.x, rows[eight][2 * h + 1] = two.y;
-      }
-    }
+      });
+    });
     multiply(to, rows, by_rows_);
   }
 
@@ -186,18 +182,16 @@ class TensorWork {
   __device__ static void multiply(float (&c)[kColumns][4], const float (&rows)[kDepth][4], const uint4* b) {
     float small[kColumns][4] = {};
     unrolled<kColumns, 4>([&](int column, int k) { c[column][k] = 0.0f; });
-#pragma unroll
-    for (int eight = 0; eight < kDepth; ++eight) {
+    unrolled<kDepth>([&](int eight) {
       uint32_t high[4], low[4];
       split_rows(high, low, rows[eight][0], rows[eight][2], rows[eight][1], rows[eight][3]);
-#pragma unroll
-      for (int column = 0; column < kColumns; ++column) {
+      unrolled<kColumns>([&](int column) {
         const uint4 two = b[(column * kDepth + eight) * kWarp + lane_index()];
         multiply_8(small[column], low, two.x, two.y);
         multiply_8(small[column], high, two.z, two.w);
         multiply_8(c[column], high, two.x, two.y);
-      }
-    }
+      });
+    });
     unrolled<kColumns, 4>([&](int column, int k) { c[column][k] += small[column][k]; });
   }
   __device__ static void split_rows(uint32_t (&high)[4], uint32_t (&low)[4], float a, float b, float c,
@@ -218,8 +212,7 @@ class TensorWork {
     const float4 own[2] = {edges_[query + g()], edges_[query + g() + 8]};
     unrolled<kTiles, 2>([&](int tile, int k) {
       const float4 edge = edges_[8 * tile + 2 * t() + k];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) f(h, tile, 2 * h + k, pair(own[h], edge, s[tile][2 * h + k]));
+      unrolled<2>([&](int h) { f(h, tile, 2 * h + k, pair(own[h], edge, s[tile][2 * h + k])); });
     });
   }
 
@@ -231,27 +224,24 @@ class TensorWork {
   __device__ void shares(int query, const Scores<kTiles>& s, const T& t, Scores<kTiles>& e,
                          Row (&rows)[2]) const {
     const float nothing = -CUDART_INF_F;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) rows[h] = {absent_ != 0.0f ? 0.0f : nothing, 0.0f, 0.0f};
+    unrolled<2>([&](int h) { rows[h] = {absent_ != 0.0f ? 0.0f : nothing, 0.0f, 0.0f}; });
     for_scores<kTiles>(query, s, [&](int h, int tile, int at, const EdgePair<float>& of) {
       const float z = of.logit(args_.shift, args_.gated);
       e[tile][at] = 8 * tile + 2 * this->t() + at % 2 < n_ ? z : nothing;
       rows[h].top = max(rows[h].top, e[tile][at]);
     });
-#pragma unroll
-    for (int h = 0; h < 2; ++h) rows[h].top = quad_largest(rows[h].top);
+    unrolled<2>([&](int h) { rows[h].top = quad_largest(rows[h].top); });
     for_scores<kTiles>(query, s, [&](int h, int tile, int at, const EdgePair<float>& of) {
       const float power = share(e[tile][at] - rows[h].top), m = of.c * of.a;
       rows[h].inverse += power;
       if constexpr (kBack) rows[h].delta += power * m * t[tile][at];
       e[tile][at] = kBack ? power : power * m;
     });
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    unrolled<2>([&](int h) {
       const float of_absent = absent_ != 0.0f ? absent_ * share(-rows[h].top) : 0.0f;
       rows[h].inverse = 1 / (quad_sum(rows[h].inverse) + of_absent);
       if constexpr (kBack) rows[h].delta = rows[h].inverse * quad_sum(rows[h].delta);
-    }
+    });
   }
 
   // Replaces scores by gradients, and adds those by c and a to the previous heads'.
@@ -260,25 +250,22 @@ class TensorWork {
                             const Row (&rows)[2]) const {
     asm volatile("" ::: "memory");
     const float4 own[2] = {edges_[query + g()], edges_[query + g() + 8]};
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    unrolled<kTiles>([&](int tile) {
       const float4 edges[2] = {edges_[8 * tile + 2 * this->t()], edges_[8 * tile + 2 * this->t() + 1]};
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
+      unrolled<2>([&](int h) {
         float2 *const by_c = kept(2, h, tile), *const by_a = kept(3, h, tile);
         float2 of_c = *by_c, of_a = *by_a;
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
+        unrolled<2>([&](int k) {
           float &own_s = s[tile][2 * h + k], &own_t = t[tile][2 * h + k];
           const auto found =
               edge_pair_gradients(pair(own[h], edges[k], own_s), e[tile][2 * h + k] * rows[h].inverse, own_t,
                                   rows[h].delta, args_.shift, args_.gated);
           own_s = found.s, own_t = found.share;
           (k ? of_c.y : of_c.x) += found.c, (k ? of_a.y : of_a.x) += found.a;
-        }
+        });
         *by_c = of_c, *by_a = of_a;
-      }
-    }
+      });
+    });
   }
 
   // Writes the scores' product with x to a head of the rows.
@@ -286,15 +273,14 @@ class TensorWork {
   __device__ void to_rows(const Scores<kTiles>& scores, int query, int head, const Row (&rows)[2]) const {
     float sums[kEights][4];
     multiply(sums, scores, by_keys_);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    unrolled<2>([&](int h) {
       const int j = query + g() + 8 * h;
       const float scale = kBack ? 1.0f : rows[h].inverse;
       float* const to = to_ + row_of(j, head) + 2 * t();
 #pragma unroll
       for (int eight = 0; eight < kEights; ++eight)
         if (j < n_) write_two(to + 8 * eight, sums[eight][2 * h] * scale, sums[eight][2 * h + 1] * scale);
-    }
+    });
   }
 
   // The place of two scores of a lane in the warp's own memory.
@@ -319,20 +305,17 @@ class TensorWork {
       for (int m = 0; m < 2; ++m) split_rows(high[m], low[m], next[m][0], next[m][1], next[m][2], next[m][3]);
       if (step < 3) transposed(step + 1, query, head, next);
       const float* const scores = own_ + step / 2 * kScores + (step % 2 * 8 + t()) * kRow + g();
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+      unrolled<kTiles>([&](int tile) {
         uint4 b;
         place_two(b, scores[8 * tile], scores[8 * tile + 4 * kRow]);
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
+        unrolled<2>([&](int m) {
           float now[4] = {};
           multiply_8(now, low[m], b.x, b.y);
           multiply_8(now, high[m], b.z, b.w);
           multiply_8(now, high[m], b.x, b.y);
-#pragma unroll
-          for (int k = 0; k < 4; ++k) by_x[m][tile][k] += now[k];
-        }
-      }
+          unrolled<4>([&](int k) { by_x[m][tile][k] += now[k]; });
+        });
+      });
     }
   }
   // For eight queries, the numbers of q or G, 16 in the rows of a product.
@@ -354,12 +337,10 @@ class TensorWork {
       const float4* const edges = edges_ + 8 * tile + 2 * t();
       add_edge(sums[h], by_c.x, by_a.x, edges[0]), add_edge(sums[h], by_c.y, by_a.y, edges[1]);
     });
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) sums[h][k] = quad_sum(sums[h][k]);
+    unrolled<2>([&](int h) {
+      unrolled<4>([&](int k) { sums[h][k] = quad_sum(sums[h][k]); });
       if (t() == 0) add_to(by_edge[query + g() + 8 * h], sums[h]);
-    }
+    });
     __syncwarp();
     for (int l = lane_index(); l < 8 * kTiles; l += kWarp) {
       const float* const from = own_ + 2 * kScores + l;

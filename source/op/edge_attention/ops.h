@@ -11,9 +11,8 @@ namespace mdops {
 
 template <class Device, class T>
 struct EdgeAttentionOps {
-  static EdgeAttentionArgs<T> arguments(Checked<Device>& in, const Tensor& q, const Tensor& x,
-                                        const Tensor& r, const Tensor& w, const Tensor& absent,
-                                        const Tensor& offsets, double shift, bool gated, int64_t longest) {
+  static EdgeAttentionArgs<T> arguments(Checked<Device>& in, Input q, Input x, Input r, Input w, Input absent,
+                                        Input offsets, double shift, bool gated, int64_t longest) {
     EdgeAttentionArgs<T> a{};
     in.take(a.q, "q", q, {kAny, kAny, kAny});
     a.rows = q.size(0), a.heads = q.size(1), a.keys = q.size(2);
@@ -41,8 +40,7 @@ struct EdgeAttentionOps {
     return out;
   }
 
-  static Outputs<4> edge_attention_backward(Checked<Device>& in, EdgeAttentionArgs<T>& a,
-                                            const Tensor& grad) {
+  static Outputs<4> edge_attention_backward(Checked<Device>& in, EdgeAttentionArgs<T>& a, Input grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.heads, a.values});
     Gradients by(in, a);
     run_edge_attention(in.op, a);
@@ -50,9 +48,8 @@ struct EdgeAttentionOps {
   }
 
   static Outputs<5> edge_attention_backward_backward(Checked<Device>& in, EdgeAttentionArgs<T>& a,
-                                                     const Tensor& along_q, const Tensor& along_x,
-                                                     const Tensor& along_r, const Tensor& along_w,
-                                                     const Tensor& grad) {
+                                                     Input along_q, Input along_x, Input along_r,
+                                                     Input along_w, Input grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.heads, a.values});
     in.take(a.along_q, "along_q", along_q, {a.rows, a.heads, a.keys});
     in.give(a.along_x, "along_x", along_x, {a.rows, a.values});

@@ -199,7 +199,7 @@ class Convolution {
 
   // By t of row r: Turns of them, from number q on.
   template <int Turns>
-  inline __attribute__((always_inline)) void by_turns(int64_t e, int64_t r, int64_t q) const {
+  MDOPS_INLINE void by_turns(int64_t e, int64_t r, int64_t q) const {
     V sums[Turns] = {};
     add_dots<Turns>(memory_.x[r], memory_.a[r] + (1 + q) * args_.width, args_.width, sums);
     if (const T* const own = own_of(e))
@@ -209,8 +209,7 @@ class Convolution {
 
   // sums += x times each of the rows, with `width` numbers.
   template <int Rows>
-  static inline __attribute__((always_inline)) void add_dots(const T* x, const T* rows, int64_t width,
-                                                             V (&sums)[Rows]) {
+  static MDOPS_INLINE void add_dots(const T* x, const T* rows, int64_t width, V (&sums)[Rows]) {
     int64_t c = 0;
     for (; c + kLanes<T> <= width; c += kLanes<T>)
       for (int s = 0; s < Rows; ++s) sums[s] += vector_at(x + c) * vector_at(rows + s * width + c);
@@ -243,8 +242,7 @@ class Convolution {
 
   // Adds the staged edges of a node: N vectors of the convolution and of all other sums.
   template <int N, class Lanes>
-  inline __attribute__((always_inline)) void sum_by_a(Lanes lanes, int64_t column, T* to, int64_t count,
-                                                      bool is_new) const {
+  MDOPS_INLINE void sum_by_a(Lanes lanes, int64_t column, T* to, int64_t count, bool is_new) const {
     V y[N];
     for (int n = 0; n < N; ++n) y[n] = is_new ? V{} : lanes.load(to + n * kLanes<T>);
     int64_t k = 0;
@@ -258,8 +256,8 @@ class Convolution {
 
   // sums += rows (count, Rows), from number `first` on, transposed times x.
   template <int N, int Rows, class Lanes>
-  inline __attribute__((always_inline)) void add_products(Lanes lanes, int64_t column, int64_t first,
-                                                          int64_t count, V (&sums)[Rows][N]) const {
+  MDOPS_INLINE void add_products(Lanes lanes, int64_t column, int64_t first, int64_t count,
+                                 V (&sums)[Rows][N]) const {
     const int64_t stride = args_.inputs + args_.turns;
     const T* row = memory_.rows + first;
     for (int64_t e = 0; e < count; ++e, row += stride) {
@@ -271,8 +269,7 @@ class Convolution {
     }
   }
   template <int N, int Rows, class Lanes>
-  inline __attribute__((always_inline)) void filtered(Lanes lanes, int64_t column, int64_t k, int64_t count,
-                                                      V (&y)[N]) const {
+  MDOPS_INLINE void filtered(Lanes lanes, int64_t column, int64_t k, int64_t count, V (&y)[N]) const {
     V sums[Rows][N] = {};
     add_products<N, Rows>(lanes, column, k, count, sums);
     for (int r = 0; r < Rows; ++r)
@@ -280,8 +277,7 @@ class Convolution {
         y[n] += lanes.load(args_.weight + (k + r) * args_.width + column + n * kLanes<T>) * sums[r][n];
   }
   template <int N, int Turns, class Lanes>
-  inline __attribute__((always_inline)) void turned(Lanes lanes, int64_t column, int64_t q, T* to,
-                                                    int64_t count, bool is_new) const {
+  MDOPS_INLINE void turned(Lanes lanes, int64_t column, int64_t q, T* to, int64_t count, bool is_new) const {
     V sums[Turns][N];
     const auto place = [&](int s, int n) { return to + (1 + q + s) * args_.width + n * kLanes<T>; };
     for (int s = 0; s < Turns; ++s)
@@ -292,8 +288,8 @@ class Convolution {
   }
 
   template <int N, class Lanes>
-  inline __attribute__((always_inline)) void sum_by_x(Lanes lanes, const Columns& at, T* to, int64_t r,
-                                                      int64_t last, bool is_new) const {
+  MDOPS_INLINE void sum_by_x(Lanes lanes, const Columns& at, T* to, int64_t r, int64_t last,
+                             bool is_new) const {
     V sums[N];
     to += at.column;
     for (int n = 0; n < N; ++n) sums[n] = is_new ? V{} : lanes.load(to + n * kLanes<T>);
@@ -311,8 +307,7 @@ class Convolution {
   }
 
   // Calls work<N>(lanes, columns) for all columns, N vectors at a time.
-  template <class Work>
-  void each_columns(const Work& work) const {
+  void each_columns(const auto& work) const {
     const Panels<T>& filter = memory_.filter;
     for (int64_t col = 0; col < filter.cols; col += Panels<T>::kWide) {
       const int64_t width = filter.width(col);

@@ -16,8 +16,6 @@
 // term in L of sums of an edge's own numbers, sum_{e of i} t_eq b_ek: sum_e sum_q sum_k t_eq b_ek s_iqk.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "common/math.h"
 #include "graph/rows.h"

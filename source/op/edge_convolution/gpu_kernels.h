@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <type_traits>
 
 #include "common/gpu.h"
@@ -24,7 +23,7 @@ constexpr int kEdges = 128 / sizeof(T);  // in shared memory at once
 // A number of a node's row. The load is under a condition alone, so that those of several edges are under
 // way.
 template <class T>
-__device__ __forceinline__ T number_at(const T* x, int32_t node, int64_t stride, int64_t column) {
+MDOPS_D T number_at(const T* x, int32_t node, int64_t stride, int64_t column) {
   T value = node == kWrong ? not_a_number<T>() : T(0);
   if (node >= 0) value = x[node * stride + column];
   return value;
@@ -32,7 +31,7 @@ __device__ __forceinline__ T number_at(const T* x, int32_t node, int64_t stride,
 
 // sum_k b_k weight_k of this thread's numbers.
 template <class T>
-__device__ __forceinline__ T product(const T* b, const T (&weight)[kInputs]) {
+MDOPS_D T product(const T* b, const T (&weight)[kInputs]) {
   T sum = 0;
 #pragma unroll
   for (int k = 0; k < kInputs; k += kVectorSize<T>) {
@@ -45,8 +44,8 @@ __device__ __forceinline__ T product(const T* b, const T (&weight)[kInputs]) {
 
 // Rows [first, first + kInputs) of W in a column; zeros beyond.
 template <class T>
-__device__ __forceinline__ void load_column(const EdgeConvolutionArgs<T>& args, int64_t first, int64_t column,
-                                            T (&weight)[kInputs]) {
+MDOPS_D void load_column(const EdgeConvolutionArgs<T>& args, int64_t first, int64_t column,
+                         T (&weight)[kInputs]) {
 #pragma unroll
   for (int k = 0; k < kInputs; ++k)
     weight[k] = column < args.width && first + k < args.inputs
@@ -56,8 +55,7 @@ __device__ __forceinline__ void load_column(const EdgeConvolutionArgs<T>& args, 
 
 // Columns [first, first + kWarp) of a row of W; zeros beyond.
 template <class T>
-__device__ __forceinline__ void load_row(const EdgeConvolutionArgs<T>& args, int64_t row, int64_t first,
-                                         T (&weight)[kWarp]) {
+MDOPS_D void load_row(const EdgeConvolutionArgs<T>& args, int64_t row, int64_t first, T (&weight)[kWarp]) {
 #pragma unroll
   for (int c = 0; c < kWarp; ++c)
     weight[c] =
@@ -76,8 +74,8 @@ struct StagedEdges {
 
 // w b of `count` edges whose rows are there, of a part of the inputs. Zeros for edges without nodes.
 template <class T>
-__device__ __forceinline__ void stage_inputs(const EdgeConvolutionArgs<T>& args, int count, int64_t first,
-                                             StagedEdges<T>& edges) {
+MDOPS_D void stage_inputs(const EdgeConvolutionArgs<T>& args, int count, int64_t first,
+                          StagedEdges<T>& edges) {
 #pragma unroll
   for (int k = 0; k < kEdges<T> * kInputs / kThreads; ++k) {
     const int place = k * kThreads + threadIdx.x, r = place / kInputs, input = place % kInputs;

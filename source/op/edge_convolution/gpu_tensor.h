@@ -8,7 +8,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "common/gpu_tf32.h"
 #include "common/gpu_unroll.h"
@@ -34,8 +33,8 @@ struct OwnEdge {
   float w;
 };
 
-__device__ __forceinline__ OwnEdge own_edge(const EdgeConvolutionArgs<float>& args,
-                                            const NodeRows<float>& nodes, int64_t m, int64_t p, int64_t end) {
+MDOPS_D OwnEdge own_edge(const EdgeConvolutionArgs<float>& args, const NodeRows<float>& nodes, int64_t m,
+                         int64_t p, int64_t end) {
   OwnEdge edge{-1, kNone, 0.0f};
   if (p >= end) return edge;
   const int64_t row = row_at(args, m, p);
@@ -45,14 +44,13 @@ __device__ __forceinline__ OwnEdge own_edge(const EdgeConvolutionArgs<float>& ar
 }
 
 // Another lane's edge.
-__device__ __forceinline__ OwnEdge edge_of(const OwnEdge& own, int lane) {
+MDOPS_D OwnEdge edge_of(const OwnEdge& own, int lane) {
   return {__shfl_sync(kAllLanes, own.row, lane), __shfl_sync(kAllLanes, own.node, lane),
           __shfl_sync(kAllLanes, own.w, lane)};
 }
 
 // Four of an edge's numbers w b.
-__device__ __forceinline__ Four inputs_of(const EdgeConvolutionArgs<float>& args, const OwnEdge& edge,
-                                          int first) {
+MDOPS_D Four inputs_of(const EdgeConvolutionArgs<float>& args, const OwnEdge& edge, int first) {
   Four b;
   if (edge.row >= 0) b = Four(args.b + static_cast<int64_t>(edge.row) * kTensorInputs + first);
 #pragma unroll
@@ -60,15 +58,14 @@ __device__ __forceinline__ Four inputs_of(const EdgeConvolutionArgs<float>& args
   return b;
 }
 
-__device__ __forceinline__ void turns_of(const EdgeConvolutionArgs<float>& args, const OwnEdge& edge,
-                                         float (&t)[kTensorTurns]) {
+MDOPS_D void turns_of(const EdgeConvolutionArgs<float>& args, const OwnEdge& edge, float (&t)[kTensorTurns]) {
 #pragma unroll
   for (int q = 0; q < kTensorTurns; ++q)
     t[q] = edge.row < 0 ? 0.0f : args.t[static_cast<int64_t>(edge.row) * kTensorTurns + q];
 }
 
 // Two numbers of column l / 4 of a product's right factor, in two parts.
-__device__ __forceinline__ uint4 split_two(float a, float b) {
+MDOPS_D uint4 split_two(float a, float b) {
   uint4 two;
   split_to(two.x, two.z, a), split_to(two.y, two.w, b);
   return two;
@@ -78,11 +75,11 @@ __device__ __forceinline__ uint4 split_two(float a, float b) {
 struct SplitRows {
   uint32_t high[4], low[4];
 
-  __device__ __forceinline__ SplitRows(float a, float b, float c, float d) {
+  MDOPS_D SplitRows(float a, float b, float c, float d) {
     split_to(high[0], low[0], a), split_to(high[1], low[1], b);
     split_to(high[2], low[2], c), split_to(high[3], low[3], d);
   }
-  __device__ __forceinline__ void multiply(float (&large)[4], float (&small)[4], const uint4& b) const {
+  MDOPS_D void multiply(float (&large)[4], float (&small)[4], const uint4& b) const {
     multiply_8(small, low, b.x, b.y);
     multiply_8(small, high, b.z, b.w);
     multiply_8(large, high, b.x, b.y);
@@ -92,7 +89,7 @@ struct SplitRows {
 // Sums numbers over lanes `kStep`, `kStep` / 2 .. `kLast` apart. The lane keeps the number whose index, from
 // its highest bit on, has the lane's bits at these steps.
 template <int kStep, int kLast, int kCount>
-__device__ __forceinline__ float sum_to_lanes(const float (&x)[kCount]) {
+MDOPS_D float sum_to_lanes(const float (&x)[kCount]) {
   const bool upper = (lane_index() & kStep) != 0;
   float kept[kCount / 2];
 #pragma unroll
@@ -111,12 +108,12 @@ struct NodeEdges {
   int64_t begin, end;
   bool fits;
 
-  __device__ __forceinline__ NodeEdges(const EdgeConvolutionArgs<float>& args, int64_t m)
+  MDOPS_D NodeEdges(const EdgeConvolutionArgs<float>& args, int64_t m)
       : begin(args.offsets[m]), end(args.offsets[m + 1]) {
     fits = begin >= 0 && begin <= end && end <= args.rows;
     if (!fits) begin = end = 0;
   }
-  __device__ __forceinline__ float checked(float x) const { return fits ? x : not_a_number<float>(); }
+  MDOPS_D float checked(float x) const { return fits ? x : not_a_number<float>(); }
 };
 
 // By a. sum_e w_e b_ek x_jc is a product with the edges of a node as its depth; times W and summed over k it
@@ -348,8 +345,7 @@ inline bool by_tensor_cores(const Gpu& gpu, const EdgeConvolutionArgs<float>& ar
 }
 
 // Calls f.operator()<kTurned>().
-template <class F>
-void with_turns(const EdgeConvolutionArgs<float>& args, const F& f) {
+void with_turns(const EdgeConvolutionArgs<float>& args, const auto& f) {
   args.turns ? f.template operator()<true>() : f.template operator()<false>();
 }
 

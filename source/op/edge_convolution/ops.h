@@ -12,9 +12,8 @@ enum class ConvolutionPass { by_a, by_x, by_edges, by_weight };
 
 template <class Device, class T>
 struct EdgeConvolutionOps {
-  static Tensor edge_convolution(Checked<Device>& in, const Tensor& x, const Tensor& b, const Tensor& w,
-                                 const Tensor& t, const Tensor& weight, NodeIndex x_nodes,
-                                 NodeIndex a_nodes) {
+  static Tensor edge_convolution(Checked<Device>& in, Input x, Input b, Input w, Input t, Input weight,
+                                 NodeIndex x_nodes, NodeIndex a_nodes) {
     EdgeConvolutionArgs<T> args{};
     in.place(args.x.x, "x", x, {kAny, kAny});
     args.width = x.size(1);
@@ -27,9 +26,8 @@ struct EdgeConvolutionOps {
     return y;
   }
 
-  static Tensor edge_convolution_nodes(Checked<Device>& in, const Tensor& a, const Tensor& b, const Tensor& w,
-                                       const Tensor& t, const Tensor& weight, NodeIndex a_nodes,
-                                       NodeIndex x_nodes) {
+  static Tensor edge_convolution_nodes(Checked<Device>& in, Input a, Input b, Input w, Input t, Input weight,
+                                       NodeIndex a_nodes, NodeIndex x_nodes) {
     EdgeConvolutionArgs<T> args{};
     take_a(in, args, a);
     const int64_t turns = args.turns;
@@ -43,22 +41,19 @@ struct EdgeConvolutionOps {
   }
 
   // By b, w and t; without b (E, 0) that by w is empty.
-  static Outputs<3> edge_convolution_edges(Checked<Device>& in, const Tensor& a, const Tensor& x,
-                                           const Tensor& b, const Tensor& w, const Tensor& weight,
-                                           NodeIndex a_nodes, NodeIndex x_nodes) {
+  static Outputs<3> edge_convolution_edges(Checked<Device>& in, Input a, Input x, Input b, Input w,
+                                           Input weight, NodeIndex a_nodes, NodeIndex x_nodes) {
     return by_edges(in, a, nullptr, x, b, w, nullptr, weight, a_nodes, x_nodes);
   }
 
   // The same with sums of the edges' own numbers.
-  static Outputs<3> edge_convolution_own(Checked<Device>& in, const Tensor& a, const Tensor& own,
-                                         const Tensor& x, const Tensor& b, const Tensor& w, const Tensor& t,
-                                         const Tensor& weight, NodeIndex a_nodes, NodeIndex x_nodes) {
+  static Outputs<3> edge_convolution_own(Checked<Device>& in, Input a, Input own, Input x, Input b, Input w,
+                                         Input t, Input weight, NodeIndex a_nodes, NodeIndex x_nodes) {
     return by_edges(in, a, &own, x, b, w, &t, weight, a_nodes, x_nodes);
   }
 
-  static Tensor edge_convolution_weight(Checked<Device>& in, const Tensor& a, const Tensor& x,
-                                        const Tensor& b, const Tensor& w, NodeIndex a_nodes,
-                                        NodeIndex x_nodes) {
+  static Tensor edge_convolution_weight(Checked<Device>& in, Input a, Input x, Input b, Input w,
+                                        NodeIndex a_nodes, NodeIndex x_nodes) {
     EdgeConvolutionArgs<T> args{};
     in.place(args.a.x, "a", a, {kAny, kAny});
     args.width = a.size(1);
@@ -93,14 +88,14 @@ struct EdgeConvolutionOps {
     args.index = of.index, args.order = of.order, args.offsets = of.offsets, args.targets = of.targets;
   }
 
-  static void take_a(Checked<Device>& in, EdgeConvolutionArgs<T>& args, const Tensor& a) {
+  static void take_a(Checked<Device>& in, EdgeConvolutionArgs<T>& args, Input a) {
     in.place(args.a.x, "a", a, {kAny, kAny, kAny});
     args.turns = a.size(1) - 1, args.width = a.size(2);
     if (args.turns < 0) fail(in.op, "argument `a` has no rows for each node, expected one or more");
   }
 
-  static void take_edges(Checked<Device>& in, EdgeConvolutionArgs<T>& args, const Tensor& b, const Tensor& w,
-                         const Tensor& t, const Tensor& weight, int64_t turns = kAny) {
+  static void take_edges(Checked<Device>& in, EdgeConvolutionArgs<T>& args, Input b, Input w, Input t,
+                         Input weight, int64_t turns = kAny) {
     in.place(args.b, "b", b, {kAny, kAny});
     args.rows = b.size(0), args.inputs = b.size(1);
     in.place(args.t, "t", t, {args.rows, turns});
@@ -109,9 +104,8 @@ struct EdgeConvolutionOps {
     in.place(args.weight, "weight", weight, {args.inputs, args.width});
   }
 
-  static Outputs<3> by_edges(Checked<Device>& in, const Tensor& a, const Tensor* own, const Tensor& x,
-                             const Tensor& b, const Tensor& w, const Tensor* t, const Tensor& weight,
-                             NodeIndex a_nodes, NodeIndex x_nodes) {
+  static Outputs<3> by_edges(Checked<Device>& in, Input a, const Tensor* own, Input x, Input b, Input w,
+                             const Tensor* t, Input weight, NodeIndex a_nodes, NodeIndex x_nodes) {
     EdgeConvolutionArgs<T> args{};
     take_a(in, args, a);
     in.place(args.x.x, "x", x, {kAny, args.width});

@@ -10,9 +10,8 @@ namespace mdops {
 
 template <class Device, class T>
 struct EdgeEnvironmentOps {
-  static EdgeEnvironmentArgs<T> arguments(Checked<Device>& in, const Tensor& displacements,
-                                          const Tensor& slots, const Tensor& edge_of_slot,
-                                          const Tensor& types, const Tensor& mean, const Tensor& std,
+  static EdgeEnvironmentArgs<T> arguments(Checked<Device>& in, Input displacements, Input slots,
+                                          Input edge_of_slot, Input types, Input mean, Input std,
                                           double smooth, double cutoff, double protection, double of_means,
                                           double of_turning) {
     EdgeEnvironmentArgs<T> a{};
@@ -41,10 +40,9 @@ struct EdgeEnvironmentOps {
     return {lengths, vectors, weight, means, turning};
   }
 
-  static Tensor edge_environment_backward(Checked<Device>& in, EdgeEnvironmentArgs<T>& a,
-                                          const Tensor& by_lengths, const Tensor& by_vectors,
-                                          const Tensor& by_weight, const Tensor& by_means,
-                                          const Tensor& by_turning) {
+  static Tensor edge_environment_backward(Checked<Device>& in, EdgeEnvironmentArgs<T>& a, Input by_lengths,
+                                          Input by_vectors, Input by_weight, Input by_means,
+                                          Input by_turning) {
     in.take(a.by_lengths, "by_lengths", by_lengths, {a.edges, 1});
     in.take(a.by_vectors, "by_vectors", by_vectors, {a.edges, 3});
     in.take(a.by_weight, "by_weight", by_weight, {a.edges, 1});

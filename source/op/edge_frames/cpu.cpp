@@ -1,4 +1,3 @@
-#include "edge_frames/frames.h"
 #include "edge_frames/ops.h"
 
 namespace mdops {

@@ -4,8 +4,7 @@
 #include "common/vectors.h"
 #include "edge_frames/edge_frames.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -131,8 +130,6 @@ void frame_gradients_of(const FrameBackwardArgs<T>& args, int64_t degree, int64_
   });
 }
 
-MDOPS_INSTANTIATE(frame_rows_of)
-MDOPS_INSTANTIATE(frame_gradients_of)
+MDOPS_INSTANTIATE(frame_rows_of, frame_gradients_of)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

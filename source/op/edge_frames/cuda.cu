@@ -1,5 +1,4 @@
 #include "common/cuda.h"
-#include "edge_frames/frames.h"
 #include "edge_frames/gpu_kernels.h"
 #include "edge_frames/ops.h"
 

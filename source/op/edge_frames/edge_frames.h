@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 #include <type_traits>
 #include <utility>
 
@@ -146,8 +145,7 @@ struct Derived {
   }
 
  private:
-  template <class Factor>
-  MDOPS_HD Derived times(const Factor& factor) const {
+  MDOPS_HD Derived times(const auto& factor) const {
     Derived found;
     found.value = value * factor;
     for (int a = 0; a < 3; ++a) found.by[a] = by[a] * factor;
@@ -327,8 +325,7 @@ MDOPS_HD void frame_twice_of(const FrameTwiceArgs<T>& args, int64_t e) {
 }
 
 // Calls f with the degree as a constant.
-template <class F>
-void with_degree(int64_t degree, const F& f) {
+void with_degree(int64_t degree, const auto& f) {
   [&]<int... Degrees>(std::integer_sequence<int, Degrees...>) {
     ((degree == Degrees ? f.template operator()<Degrees>() : void()), ...);
   }(std::make_integer_sequence<int, kMostDegree + 1>());

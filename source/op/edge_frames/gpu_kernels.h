@@ -28,14 +28,14 @@ __host__ __device__ constexpr int stride_of(int order) {
 // Calls f(place in shared memory, place in an array with a constant number of numbers per edge) for the
 // block's edges, for those of the array after `behind` others in shared memory.
 template <int kCount, class F>
-__device__ __forceinline__ void each_number(int edges, int behind, int stride, const F& f) {
+MDOPS_D void each_number(int edges, int behind, int stride, const F& f) {
 #pragma unroll 4
   for (int k = threadIdx.x; k < edges * kCount; k += blockDim.x)
     f(k / kCount * stride + behind + k % kCount, k);
 }
 // For rows of matrices, the first in shared memory.
 template <int kDegree, class F>
-__device__ __forceinline__ void each_of_rows(int edges, int order, int stride, const F& f) {
+MDOPS_D void each_of_rows(int edges, int order, int stride, const F& f) {
   if (order > 0)
     each_number<frame_rows(kDegree, 1) * frame_columns(kDegree)>(edges, 0, stride, f);
   else if (order == 0)

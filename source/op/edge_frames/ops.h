@@ -2,15 +2,13 @@
 #pragma once
 
 #include "common/bind.h"
-#include "common/instantiate.h"
-#include "edge_frames/edge_frames.h"
 #include "edge_frames/frames.h"
 
 namespace mdops {
 
 template <class Device, class T>
 struct EdgeFrameOps {
-  static Outputs<2> edge_frames(Checked<Device>& in, const Tensor& vectors, int64_t degree, int64_t order) {
+  static Outputs<2> edge_frames(Checked<Device>& in, Input vectors, int64_t degree, int64_t order) {
     FrameArgs<T> a{};
     const auto [rows, columns] = take_vectors(in, a, vectors, degree, order);
     Tensor harmonics = in.result(a.harmonics, {a.shape.edges, columns});
@@ -19,8 +17,8 @@ struct EdgeFrameOps {
     return {harmonics, turn};
   }
 
-  static Tensor edge_frames_backward(Checked<Device>& in, const Tensor& by_harmonics, const Tensor& by_turn,
-                                     const Tensor& vectors, int64_t degree, int64_t order) {
+  static Tensor edge_frames_backward(Checked<Device>& in, Input by_harmonics, Input by_turn, Input vectors,
+                                     int64_t degree, int64_t order) {
     FrameBackwardArgs<T> a{};
     const auto [rows, columns] = take_vectors(in, a, vectors, degree, order);
     in.take(a.by_harmonics, "by_harmonics", by_harmonics, {a.shape.edges, columns});
@@ -30,9 +28,9 @@ struct EdgeFrameOps {
     return by_vectors;
   }
 
-  static Outputs<3> edge_frames_backward_backward(Checked<Device>& in, const Tensor& changes,
-                                                  const Tensor& by_harmonics, const Tensor& by_turn,
-                                                  const Tensor& vectors, int64_t degree, int64_t order) {
+  static Outputs<3> edge_frames_backward_backward(Checked<Device>& in, Input changes, Input by_harmonics,
+                                                  Input by_turn, Input vectors, int64_t degree,
+                                                  int64_t order) {
     FrameTwiceArgs<T> a{};
     const auto [rows, columns] = take_vectors(in, a, vectors, degree, order);
     in.take(a.changes, "changes", changes, {a.shape.edges, 3});
@@ -49,8 +47,8 @@ struct EdgeFrameOps {
 
  private:
   // Returns the numbers of rows and columns of an edge's matrix.
-  static std::pair<int64_t, int64_t> take_vectors(Checked<Device>& in, auto& a, const Tensor& vectors,
-                                                  int64_t degree, int64_t order) {
+  static std::pair<int64_t, int64_t> take_vectors(Checked<Device>& in, auto& a, Input vectors, int64_t degree,
+                                                  int64_t order) {
     in.take(a.vectors, "vectors", vectors, {kAny, 3});
     if (degree < 0 || degree > kMostDegree)
       fail(in.op, "argument `degree` is ", degree, ", expected 0 to ", kMostDegree);

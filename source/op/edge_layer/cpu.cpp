@@ -5,7 +5,7 @@ namespace mdops {
 
 template <class T>
 static void run_edge_layer(const Op& op, const EdgeLayerArgs<T>& args) {
-  const EdgeLayerSizes sizes = MDOPS_RUN(edge_layer_sizes, args, longest_segment(args.offsets, args.atoms));
+  const PackedSizes sizes = MDOPS_RUN(edge_layer_sizes, args, longest_segment(args.offsets, args.atoms));
   Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
   MDOPS_RUN(edge_layer_pack, args, packed.mutable_data_ptr());
   each_atoms_edges(op, args.atoms, sizes.scratch, [&](int64_t begin, int64_t end, void* memory) {

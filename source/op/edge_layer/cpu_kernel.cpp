@@ -122,8 +122,7 @@ class LayerOfAtom {
   T* of_head(T* rows, int64_t h) const { return rows + h * n_ * args_.width; }
 
   // Calls work(place, lanes, j) for every vector of every row.
-  template <class Work>
-  void each_row(const Work& work) const {
+  void each_row(const auto& work) const {
     z_.each([&](auto place) {
       with_lanes<T>(std::min<int64_t>(kLanes<T>, args_.width - place.lane()), [&](auto lanes) {
         for (int64_t j = 0; j < n_; ++j) work(place, lanes, j);
@@ -131,8 +130,7 @@ class LayerOfAtom {
     });
   }
   // Applies f to all numbers, or its slopes: `take` gets both.
-  template <class Take>
-  void each_number(const Take& take) const {
+  void each_number(const auto& take) const {
     activate_numbers(z_.base, n_ * weights_.lanes, args_.activation, args_.threshold, take);
   }
 
@@ -151,8 +149,7 @@ class LayerOfAtom {
     attention_.expand(true);
   }
   // Calls make(panels) for the rows of a head.
-  template <class Make>
-  void put_head(T* rows, int64_t h, const Make& make) const {
+  void put_head(T* rows, int64_t h, const auto& make) const {
     T* const to = of_head(rows, h);
     if (are_panels<T>(args_.width)) return make(Panels<T>{to, n_, args_.width});
     make(room_);
@@ -168,8 +165,7 @@ class LayerOfAtom {
   }
 
   // Norms the saved rows to mean 0 and variance 1; calls then(j, row) for each.
-  template <class Then>
-  void norm(const Then& then) const {
+  void norm(const auto& then) const {
     const int64_t width = args_.width;
     for (int64_t j = 0; j < n_; ++j) {
       const T* const x = of_edges(args_.saved) + j * width;
@@ -230,7 +226,7 @@ void run_atom(const EdgeLayerArgs<T>& args, int64_t atom, const void* packed, vo
 }  // namespace
 
 template <class T>
-EdgeLayerSizes edge_layer_sizes(const EdgeLayerArgs<T>& args, int64_t n) {
+PackedSizes edge_layer_sizes(const EdgeLayerArgs<T>& args, int64_t n) {
   return {PackedLayer<T>(args, nullptr).bytes,
           LayerOfAtom<T, true>(args, 0, n, T(0), nullptr, nullptr).bytes()};
 }

@@ -7,8 +7,6 @@
 // term. Gradients are by e, r and w; the weights are constants.
 #pragma once
 
-#include <cstdint>
-
 #include "common/activation.h"
 #include "common/isa.h"
 
@@ -30,12 +28,8 @@ struct EdgeLayerArgs {
   T *out = nullptr, *by_r = nullptr, *by_w = nullptr;                         // y, or the gradient by e
 };
 
-// Bytes of the packed weights, and of a thread's memory for atoms with n edges.
-struct EdgeLayerSizes {
-  int64_t packed, scratch;
-};
-
-MDOPS_DECLARE_KERNELS(EdgeLayerSizes edge_layer_sizes(const EdgeLayerArgs<T>& args, int64_t n))
+// For atoms with n edges at most.
+MDOPS_DECLARE_KERNELS(PackedSizes edge_layer_sizes(const EdgeLayerArgs<T>& args, int64_t n))
 MDOPS_DECLARE_KERNELS(void edge_layer_pack(const EdgeLayerArgs<T>& args, void* packed))
 // Atoms [from, to).
 MDOPS_DECLARE_KERNELS(void edge_layer_atoms(const EdgeLayerArgs<T>& args, int64_t from, int64_t to,

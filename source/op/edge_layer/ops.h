@@ -10,13 +10,11 @@ namespace mdops {
 
 template <class Device, class T>
 struct EdgeLayerOps {
-  static EdgeLayerArgs<T> arguments(Checked<Device>& in, const Tensor& e, const Tensor& r, const Tensor& w,
-                                    const Tensor& absent, const Tensor& offsets, const Tensor& own,
-                                    const Tensor& own_bias, const Tensor& own_factor, const Tensor& queries,
-                                    const Tensor& values, const Tensor& out_bias, const Tensor& norm,
-                                    const Tensor& norm_bias, const Tensor& out_factor, double keep,
-                                    double shift, bool gated, double eps, int64_t activation,
-                                    double threshold) {
+  static EdgeLayerArgs<T> arguments(Checked<Device>& in, Input e, Input r, Input w, Input absent,
+                                    Input offsets, Input own, Input own_bias, Input own_factor, Input queries,
+                                    Input values, Input out_bias, Input norm, Input norm_bias,
+                                    Input out_factor, double keep, double shift, bool gated, double eps,
+                                    int64_t activation, double threshold) {
     EdgeLayerArgs<T> a{};
     in.take(a.e, "e", e, {kAny, kAny});
     const int64_t rows = a.rows = e.size(0), width = a.width = e.size(1);
@@ -49,8 +47,7 @@ struct EdgeLayerOps {
     return {out, saved};
   }
 
-  static Outputs<3> edge_layer_backward(Checked<Device>& in, EdgeLayerArgs<T>& a, const Tensor& grad,
-                                        const Tensor& saved) {
+  static Outputs<3> edge_layer_backward(Checked<Device>& in, EdgeLayerArgs<T>& a, Input grad, Input saved) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     in.take_saved(a.saved, "saved", saved, {a.heads ? a.rows : 0, a.width});
     Tensor by_e = in.result(a.out, {a.rows, a.width}), by_r = in.result(a.by_r, {a.rows, 3});

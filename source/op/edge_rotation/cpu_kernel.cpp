@@ -7,8 +7,7 @@
 #include "common/vectors.h"
 #include "edge_rotation/edge_rotation.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -116,11 +115,6 @@ void rotate_outers(const RotateOuterArgs<T>& args, const T* room, int64_t from, 
   }
 }
 
-MDOPS_INSTANTIATE(rotate_rows)
-MDOPS_INSTANTIATE(rotate_sums)
-MDOPS_INSTANTIATE(rotate_outer_room)
-MDOPS_INSTANTIATE(rotate_by_channel)
-MDOPS_INSTANTIATE(rotate_outers)
+MDOPS_INSTANTIATE(rotate_rows, rotate_sums, rotate_outer_room, rotate_by_channel, rotate_outers)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -10,8 +10,6 @@
 // gradient is <T[e], y[e] x[n(e)]^T>; then `outer` computes it, too.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "graph/rows.h"
 

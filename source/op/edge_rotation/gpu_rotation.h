@@ -4,19 +4,13 @@
 // loaded ahead.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu_lane_sums.h"
 #include "edge_rotation/edge_rotation.h"
 #include "graph/gpu_rows.h"
 
-namespace mdops {
+namespace mdops::gpu_rotation {
 
-namespace gpu_rotation {
-
-using gpu_graph_rows::all_of;
-using gpu_graph_rows::node_row;
-using gpu_graph_rows::row_at;
+using gpu_graph_rows::node_row, gpu_graph_rows::row_at;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
@@ -55,8 +49,8 @@ struct Place {
 // Calls f(first row, rows, matrix of the lane's edge from that row on, times the weight) for pieces of rows
 // that fit. All lanes call it; `matrix` is that of the lane's edge, or null.
 template <class T, class K, class F>
-__device__ __forceinline__ void with_rows(const Place<T, K>& place, const RotationShape& shape,
-                                          const T* matrix, T weight, const F& f) {
+MDOPS_D void with_rows(const Place<T, K>& place, const RotationShape& shape, const T* matrix, T weight,
+                       const F& f) {
   T* own = place.staged + place.edge * (kStagedNumbers<T, K> / K::kEdges);
   if constexpr (K::kRows > 0) {
     constexpr int kNumbers = K::kRows * K::kColumns, kOfLane = (kNumbers + K::kLanes - 1) / K::kLanes;
@@ -95,7 +89,7 @@ template <class T, class K>
 struct Factors {
   T numbers[K::kColumns];
 
-  __device__ __forceinline__ Factors(const T* turn, int r, int64_t begin, int64_t columns) {
+  MDOPS_D Factors(const T* turn, int r, int64_t begin, int64_t columns) {
     constexpr int kSize = kVectorSize<T>;
     if constexpr (K::kRows > 0 && K::kColumns % kSize == 0) {
 #pragma unroll
@@ -117,8 +111,7 @@ template <class T, int size, class K>
 struct NodeColumns {
   Vector<T, size> numbers[K::kColumns];
 
-  __device__ __forceinline__ NodeColumns(const NodeRows<T>& x, const RotationShape& shape, int64_t e,
-                                         int64_t begin, int64_t c) {
+  MDOPS_D NodeColumns(const NodeRows<T>& x, const RotationShape& shape, int64_t e, int64_t begin, int64_t c) {
     const int64_t width = shape.columns * shape.channels;
 #pragma unroll
     for (int d = 0; d < K::kColumns; ++d)
@@ -144,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) rotate_kernel(RotateArgs
 #pragma unroll K::kRows> 0 ? 2 : 1
         for (int r = 0; r < rows; ++r) {
           T* to = args.y + (e * shape.rows + first + r) * shape.channels + c;
-          auto y = begin ? Vector<T, size>(to) : all_of<T, size>(T(0));
+          auto y = begin ? Vector<T, size>(to) : Vector<T, size>::all(T(0));
           const Factors<T, K> factors(turn, r, begin, shape.columns);
 #pragma unroll
           for (int d = 0; d < K::kColumns; ++d)
@@ -185,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs
     for (int64_t column = 0; column < shape.columns; column += kColumns) {
       Vector<T, size> sums[kColumns];
 #pragma unroll
-      for (int d = 0; d < kColumns; ++d) sums[d] = all_of<T, size>(fits ? T(0) : not_a_number<T>());
+      for (int d = 0; d < kColumns; ++d) sums[d] = Vector<T, size>::all(fits ? T(0) : not_a_number<T>());
       for (int64_t p = begin + member * kEdges; p < end; p += kTeam * kEdges) {
         const bool there = p + place.edge < end;
         const int64_t e = there ? row_at(edges, n, p + place.edge) : -1;
@@ -197,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs
 #pragma unroll K::kOfSums
           for (int r = 0; r < rows; ++r) {
             const auto y = e < 0
-                               ? all_of<T, size>(not_a_number<T>())
+                               ? Vector<T, size>::all(not_a_number<T>())
                                : Vector<T, size>(args.y + (e * shape.rows + first + r) * shape.channels + c);
             const Factors<T, K> factors(turn, r, column, shape.columns);
 #pragma unroll
@@ -234,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs
         __syncthreads();
         // Each edge's lanes in the team have some of the columns.
         for (int d = member * kEdges + place.edge; d < kColumns; d += kTeam * kEdges) {
-          auto sum = all_of<T, size>(T(0));
+          auto sum = Vector<T, size>::all(T(0));
           const T* from = place.staged - member * kStagedNumbers<T, K> + (d * kLanes + place.column) * size;
           for (int warp = 0; warp < kTeam; ++warp, from += kStagedNumbers<T, K>) {
             const Vector<T, size> own(from);
@@ -250,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) sum_kernel(RotateSumArgs
 }
 
 template <class T, int size>
-__device__ __forceinline__ T dot(const Vector<T, size>& x, const Vector<T, size>& y) {
+MDOPS_D T dot(const Vector<T, size>& x, const Vector<T, size>& y) {
   T sum = x[0] * y[0];
 #pragma unroll
   for (int k = 1; k < size; ++k) sum += x[k] * y[k];
@@ -371,16 +364,9 @@ void with_sizes(const RotationShape& shape, const F& launch) {
                     : known.template operator()<8, 10, 16, true>();
       if (rows == 13 && columns == 25) return known.template operator()<8, 13, 25, true>();
     }
-    if (columns == 4)
-      known.template operator()<8, 0, 4, true>();
-    else if (columns == 9)
-      known.template operator()<8, 0, 9, true>();
-    else if (columns == 16)
-      known.template operator()<8, 0, 16, true>();
-    else if (columns == 25)
-      known.template operator()<8, 0, 25, true>();
-    else
-      known.template operator()<8, 0, 18, false>();
+    const bool all_at_once = with_one_of<4, 9, 16, 25>(
+        columns, [&]<int kColumns>() { known.template operator()<8, 0, kColumns, true>(); });
+    if (!all_at_once) known.template operator()<8, 0, 18, false>();
   });
 }
 
@@ -420,8 +406,8 @@ void run_rotation(const Gpu& gpu, const RotateOuterArgs<T>& args) {
   });
 }
 
-}  // namespace gpu_rotation
+}  // namespace mdops::gpu_rotation
 
+namespace mdops {
 using gpu_rotation::run_rotation;
-
 }  // namespace mdops

@@ -3,15 +3,13 @@
 #pragma once
 
 #include "common/bind.h"
-#include "common/instantiate.h"
-#include "edge_rotation/edge_rotation.h"
 #include "edge_rotation/rotate.h"
 
 namespace mdops {
 
 template <class Device, class T>
 struct EdgeRotationOps {
-  static Tensor edge_rotate(Checked<Device>& in, const Tensor& turn, const Tensor& x, NodeIndex index) {
+  static Tensor edge_rotate(Checked<Device>& in, Input turn, Input x, NodeIndex index) {
     RotateArgs<T> a{};
     in.place(a.turn, "turn", turn, {kAny, kAny, kAny});
     in.place(a.x.x, "x", x, {kAny, turn.size(2), kAny});
@@ -21,18 +19,17 @@ struct EdgeRotationOps {
     return y;
   }
 
-  static Tensor edge_rotate_sum(Checked<Device>& in, const Tensor& turn, const Tensor& y, NodeIndex index) {
+  static Tensor edge_rotate_sum(Checked<Device>& in, Input turn, Input y, NodeIndex index) {
     return sum(in, taken(in, turn, y, std::nullopt, index));
   }
 
-  static Tensor edge_rotate_back(Checked<Device>& in, const Tensor& turn, const Tensor& y,
-                                 const Tensor& weight, NodeIndex index) {
+  static Tensor edge_rotate_back(Checked<Device>& in, Input turn, Input y, Input weight, NodeIndex index) {
     return sum(in, taken(in, turn, y, weight, index));
   }
 
   // The gradients by turn, y and weight.
-  static Outputs<3> edge_rotate_back_backward(Checked<Device>& in, const Tensor& grad, const Tensor& turn,
-                                              const Tensor& y, const Tensor& weight, NodeIndex index) {
+  static Outputs<3> edge_rotate_back_backward(Checked<Device>& in, Input grad, Input turn, Input y,
+                                              Input weight, NodeIndex index) {
     const auto of = taken(in, turn, y, weight, index);
     const auto [edges, nodes, rows, columns, channels] = of.shape;
     NodeRows<T> grads{nullptr, of.index, nodes};
@@ -46,7 +43,7 @@ struct EdgeRotationOps {
     return {by_turn, by_y, by_weight};
   }
 
-  static Tensor edge_rotate_outer(Checked<Device>& in, const Tensor& y, const Tensor& x, NodeIndex index) {
+  static Tensor edge_rotate_outer(Checked<Device>& in, Input y, Input x, NodeIndex index) {
     RotateOuterArgs<T> a{};
     in.place(a.y, "y", y, {kAny, kAny, kAny});
     in.place(a.x.x, "x", x, {kAny, kAny, y.size(2)});
@@ -61,7 +58,7 @@ struct EdgeRotationOps {
 
  private:
   // Takes the rows of nodes `x` of edges with `rows` rows in their frames.
-  static void take_nodes(Checked<Device>& in, auto& a, const Tensor& x, NodeIndex index, int64_t edges,
+  static void take_nodes(Checked<Device>& in, auto& a, Input x, NodeIndex index, int64_t edges,
                          int64_t rows) {
     const RowIndex of(in, index, edges);
     check_rotation(in.op, of, x);
@@ -69,8 +66,8 @@ struct EdgeRotationOps {
     a.shape = {edges, of.targets, rows, x.size(1), x.size(2)};
   }
 
-  static RotateSumArgs<T> taken(Checked<Device>& in, const Tensor& turn, const Tensor& y,
-                                const std::optional<Tensor>& weight, NodeIndex index) {
+  static RotateSumArgs<T> taken(Checked<Device>& in, Input turn, Input y, const Optional& weight,
+                                NodeIndex index) {
     RotateSumArgs<T> a{};
     in.place(a.turn, "turn", turn, {kAny, kAny, kAny});
     in.place(a.y, "y", y, {turn.size(0), turn.size(1), kAny});

@@ -16,7 +16,7 @@ inline void check_columns(const Op& op, int64_t columns) {
 }
 
 // Checks that rows (N, D, C) belong to the index's nodes, and fit.
-inline void check_rotation(const Op& op, const RowIndex& of, const Tensor& x) {
+inline void check_rotation(const Op& op, const RowIndex& of, Input x) {
   check_nodes(op, "x", x, of);
   check_columns(op, x.size(1));
 }

@@ -15,8 +15,7 @@ namespace {
 constexpr int kVectors = 4;  // that are summed in parallel
 
 struct VectorTeam : Alone {
-  template <class F>
-  void each(int64_t begin, int64_t end, const F& f) const {
+  void each(int64_t begin, int64_t end, const auto& f) const {
     for (int64_t k = begin; k < end; ++k) f(k);
   }
   void meet() const {}

@@ -16,12 +16,10 @@ template <class T, int kSize>
 struct BlockTeam {
   T* shared;  // (kWarps, kWarp)
 
-  template <class F>
-  __device__ __forceinline__ void each(int64_t begin, int64_t end, const F& f) const {
+  MDOPS_D void each(int64_t begin, int64_t end, const auto& f) const {
     for (int64_t k = begin + threadIdx.x; k < end; k += kThreads) f(k);
   }
-  template <class F>
-  __device__ __forceinline__ T together(T value, const F& f) const {
+  MDOPS_D T together(T value, const auto& f) const {
 #pragma unroll
     for (int step = kWarp / 2; step > 0; step /= 2) value = f(value, __shfl_xor_sync(kAllLanes, value, step));
     __syncthreads();
@@ -32,15 +30,15 @@ struct BlockTeam {
     for (int warp = 1; warp < kWarps; ++warp) value = f(value, shared[warp]);
     return value;
   }
-  __device__ __forceinline__ T sum(T value) const {
+  MDOPS_D T sum(T value) const {
     return together(value, [](T x, T y) { return x + y; });
   }
-  __device__ __forceinline__ T max(T value) const {
+  MDOPS_D T max(T value) const {
     return together(value, [](T x, T y) { return x > y ? x : y; });
   }
-  __device__ __forceinline__ void meet() const { __syncthreads(); }
+  MDOPS_D void meet() const { __syncthreads(); }
 
-  __device__ __forceinline__ T dot(const T* x, const T* y, int64_t size) const {
+  MDOPS_D T dot(const T* x, const T* y, int64_t size) const {
     T sum = 0;
 #pragma unroll 4
     for (int64_t c = 0; c < size; c += kSize) {
@@ -51,9 +49,8 @@ struct BlockTeam {
     return sum;
   }
 
-  template <class Find, class Write>
-  __device__ __forceinline__ void columns(const EdgeSoftmaxArgs<T>& args, const T* rows, int64_t begin,
-                                          int64_t end, const Find& find, const Write& write) const {
+  MDOPS_D void columns(const EdgeSoftmaxArgs<T>& args, const T* rows, int64_t begin, int64_t end,
+                       const auto& find, const auto& write) const {
     const int lane = lane_index(), warp = threadIdx.x / kWarp;
     const int64_t share = (end - begin + kWarps - 1) / kWarps;
     const int64_t own_begin = begin + warp * share,

@@ -9,9 +9,8 @@ namespace mdops {
 
 template <class Device, class T>
 struct EdgeSoftmaxOps {
-  static EdgeSoftmaxArgs<T> arguments(Checked<Device>& in, const Tensor& q, const Tensor& k,
-                                      const Tensor& bias, const Tensor& fades, const Tensor& nothing,
-                                      SortedIndex atoms, NodeIndex nodes, double scale) {
+  static EdgeSoftmaxArgs<T> arguments(Checked<Device>& in, Input q, Input k, Input bias, Input fades,
+                                      Input nothing, SortedIndex atoms, NodeIndex nodes, double scale) {
     EdgeSoftmaxArgs<T> a{};
     in.take(a.q, "q", q, {kAny, kAny});
     a.width = q.size(1);
@@ -39,7 +38,7 @@ struct EdgeSoftmaxOps {
     return y;
   }
 
-  static Outputs<4> edge_softmax_backward(Checked<Device>& in, EdgeSoftmaxArgs<T>& a, const Tensor& grad) {
+  static Outputs<4> edge_softmax_backward(Checked<Device>& in, EdgeSoftmaxArgs<T>& a, Input grad) {
     in.give(a.grad, "grad", grad, {a.edges, a.heads});
     Tensor by_bias = in.result(a.y, {a.edges, a.heads}), by_fades = in.result(a.by_fades, {a.edges, 1});
     Tensor by_q = in.result(a.by_q, {a.atoms, a.width}), by_k = in.result(a.by_k, {a.nodes, a.width});

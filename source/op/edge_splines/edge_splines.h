@@ -7,8 +7,6 @@
 // linear. Backward, a length gets the sum over p of the gradient by y[e, p] times the function's slope.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "spline_moment/spline.h"
 

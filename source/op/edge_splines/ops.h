@@ -10,8 +10,8 @@ namespace mdops {
 
 template <class Device, class T>
 struct EdgeSplineOps {
-  static EdgeSplineArgs<T> arguments(Checked<Device>& in, const Tensor& lengths, const Tensor& kinds,
-                                     const Tensor& table, double cutoff) {
+  static EdgeSplineArgs<T> arguments(Checked<Device>& in, Input lengths, Input kinds, Input table,
+                                     double cutoff) {
     EdgeSplineArgs<T> a{};
     in.take(a.lengths, "lengths", lengths, {kAny, 1});
     a.edges = lengths.size(0);
@@ -33,7 +33,7 @@ struct EdgeSplineOps {
     return y;
   }
 
-  static Tensor edge_splines_backward(Checked<Device>& in, EdgeSplineArgs<T>& a, const Tensor& grad) {
+  static Tensor edge_splines_backward(Checked<Device>& in, EdgeSplineArgs<T>& a, Input grad) {
     in.give(a.grad, "grad", grad, {a.edges, a.functions});
     Tensor by_lengths = in.result(a.out, {a.edges, 1});
     run_edge_splines(in.op, a);

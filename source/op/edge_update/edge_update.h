@@ -6,8 +6,6 @@
 // So an edge with one row has the message of its z, and one without any that of the bias b, column by column.
 #pragma once
 
-#include <cstdint>
-
 #include "common/activation.h"
 
 namespace mdops {

@@ -2,41 +2,27 @@
 #pragma once
 
 #include "common/gpu.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "common/vector.h"
 #include "edge_update/edge_update.h"
 
-namespace mdops {
-
-namespace gpu_edge_update {
-
-constexpr int kThreads = 256;
+namespace mdops::gpu_edge_update {
 
 // f of several numbers; silut is silu if none exceeds its threshold, as usual.
 template <Activation kind, class T, int size>
-__device__ __forceinline__ Vector<T, size> messages(const EdgeUpdateArgs<T>& args, const Vector<T, size>& z,
-                                                    bool of_slope) {
+MDOPS_D Vector<T, size> messages(const EdgeUpdateArgs<T>& args, const Vector<T, size>& z, bool of_slope) {
   Vector<T, size> y, slope;
   const auto by = [&]<Activation of>() {
-#pragma unroll
-    for (int k = 0; k < size; ++k) activate<of>(z[k], args.threshold, &y[k], &slope[k]);
+    unrolled<size>([&](int k) { activate<of>(z[k], args.threshold, &y[k], &slope[k]); });
   };
   bool beyond = kind != Activation::silut;
-#pragma unroll
-  for (int k = 0; k < size; ++k) beyond |= z[k] >= args.threshold;
+  unrolled<size>([&](int k) { beyond |= z[k] >= args.threshold; });
   if (beyond)
     by.template operator()<kind>();
   else
     by.template operator()<Activation::silu>();
   return of_slope ? slope : y;
-}
-
-template <class T, int size>
-__device__ __forceinline__ Vector<T, size> all_none() {
-  Vector<T, size> found;
-#pragma unroll
-  for (int k = 0; k < size; ++k) found[k] = not_a_number<T>();
-  return found;
 }
 
 // Numbers of an edge after its messages.
@@ -56,19 +42,17 @@ struct Updated {
         end(args.offsets[edge + 1]),
         is_wrong(args.has_wrong_rows(edge)) {}
 
-  __device__ __forceinline__ Numbers at(int64_t k) const {
-    Numbers sum = is_wrong ? all_none<T, size>() : Numbers(args.base + edge * args.width + k);
+  MDOPS_D Numbers at(int64_t k) const {
+    Numbers sum = is_wrong ? Numbers::all(not_a_number<T>()) : Numbers(args.base + edge * args.width + k);
     const Numbers scale(args.scale + k);
     if (!is_wrong && end != begin + 1) {
       const Numbers nothing = messages<kind>(args, Numbers(args.bias + k), false);
-#pragma unroll
-      for (int c = 0; c < size; ++c) sum[c] += T(1 - (end - begin)) * scale[c] * nothing[c];
+      unrolled<size>([&](int c) { sum[c] += T(1 - (end - begin)) * scale[c] * nothing[c]; });
     }
     for (int row = begin; !is_wrong && row < end; ++row) {
       Numbers message = messages<kind>(args, Numbers(args.z + row * args.width + k), false);
-      if (args.index[row] != edge) message = all_none<T, size>();
-#pragma unroll
-      for (int c = 0; c < size; ++c) sum[c] += scale[c] * message[c];
+      if (args.index[row] != edge) message = Numbers::all(not_a_number<T>());
+      unrolled<size>([&](int c) { sum[c] += scale[c] * message[c]; });
     }
     return sum;
   }
@@ -85,53 +69,41 @@ struct ByMessage {
   __device__ ByMessage(const EdgeUpdateArgs<T>& args_, int64_t row_)
       : args(args_), row(row_), edge(args.index[row]) {}
 
-  __device__ __forceinline__ Numbers at(int64_t k) const {
-    if (edge < 0 || edge >= args.edges) return edge == -1 ? Numbers() : all_none<T, size>();
+  MDOPS_D Numbers at(int64_t k) const {
+    if (edge < 0 || edge >= args.edges) return edge == -1 ? Numbers() : Numbers::all(not_a_number<T>());
     const Numbers scale(args.scale + k), grad(args.grad + edge * args.width + k);
     Numbers by = messages<kind>(args, Numbers(args.z + row * args.width + k), true);
-#pragma unroll
-    for (int c = 0; c < size; ++c) by[c] *= scale[c] * grad[c];
+    unrolled<size>([&](int c) { by[c] *= scale[c] * grad[c]; });
     return by;
   }
 };
 
-// 1 << lanes threads share a row.
 template <template <Activation, class, int> class Row, Activation kind, class T, int size>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     rows_kernel(const EdgeUpdateArgs<T> args, int64_t rows, int lanes) {
-  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) >> lanes;
-  if (row >= rows) return;
-  const Row<kind, T, size> own(args, row);
-  const int first = (static_cast<int>(threadIdx.x) & ((1 << lanes) - 1)) * size;
-  for (int64_t k = first; k < args.width; k += size << lanes)
-    own.at(k).store(args.out + row * args.width + k);
+  const RowOfLanes place(lanes);
+  if (place.row >= rows) return;
+  const Row<kind, T, size> own(args, place.row);
+  for (int64_t k = place.first * size; k < args.width; k += size << lanes)
+    own.at(k).store(args.out + place.row * args.width + k);
 }
 
 template <template <Activation, class, int> class Row, class T>
 void launch_rows(const Gpu& gpu, int64_t rows, const EdgeUpdateArgs<T>& args) {
-  with_vector<T>(args.width, [&]<int size>() {
-    int lanes = 0;
-    while ((1 << lanes) < kWarp && (size << lanes) < args.width) ++lanes;
+  with_row_lanes<T>(args.width, 0, [&]<int size>(int lanes) {
     with_activation(args.activation, [&]<Activation kind>() {
-      gpu.launch(rows_kernel<Row, kind, T, size>, blocks_for(rows << lanes, kThreads), kThreads, 0, args,
-                 rows, lanes);
+      gpu.launch_for(rows << lanes, kRowThreads, rows_kernel<Row, kind, T, size>, args, rows, lanes);
     });
   });
 }
 
 template <class T>
 void run_edge_update(const Gpu& gpu, const EdgeUpdateArgs<T>& args) {
-  launch_rows<Updated>(gpu, args.edges, args);
+  args.grad ? launch_rows<ByMessage>(gpu, args.rows, args) : launch_rows<Updated>(gpu, args.edges, args);
 }
 
-template <class T>
-void run_edge_update_gradients(const Gpu& gpu, const EdgeUpdateArgs<T>& args) {
-  launch_rows<ByMessage>(gpu, args.rows, args);
-}
+}  // namespace mdops::gpu_edge_update
 
-}  // namespace gpu_edge_update
-
+namespace mdops {
 using gpu_edge_update::run_edge_update;
-using gpu_edge_update::run_edge_update_gradients;
-
 }  // namespace mdops

@@ -1,4 +1,4 @@
-// The ops on edges after messages. A device has `run_edge_update` and `run_edge_update_gradients`.
+// The ops on edges after messages. A device has `run_edge_update`.
 #pragma once
 
 #include "common/activation_code.h"
@@ -10,9 +10,8 @@ namespace mdops {
 
 template <class Device, class T>
 struct EdgeUpdateOps {
-  static EdgeUpdateArgs<T> arguments(Checked<Device>& in, const Tensor& z, const Tensor& scale,
-                                     const Tensor& bias, SortedIndex edges, int64_t activation,
-                                     double threshold) {
+  static EdgeUpdateArgs<T> arguments(Checked<Device>& in, Input z, Input scale, Input bias, SortedIndex edges,
+                                     int64_t activation, double threshold) {
     EdgeUpdateArgs<T> a{};
     in.place(a.z, "z", z, {kAny, kAny});
     a.rows = z.size(0), a.width = z.size(1);
@@ -24,7 +23,7 @@ struct EdgeUpdateOps {
     return a;
   }
 
-  static Tensor edge_update(Checked<Device>& in, EdgeUpdateArgs<T>& a, const Tensor& base) {
+  static Tensor edge_update(Checked<Device>& in, EdgeUpdateArgs<T>& a, Input base) {
     in.place(a.base, "base", base, {a.edges, a.width});
     Tensor y = in.result(a.out, {a.edges, a.width});
     run_edge_update(in.op, a);
@@ -32,10 +31,10 @@ struct EdgeUpdateOps {
   }
 
   // By z.
-  static Tensor edge_update_backward(Checked<Device>& in, EdgeUpdateArgs<T>& a, const Tensor& grad) {
-    in.place(a.grad, "grad", grad, {a.edges, a.width});
+  static Tensor edge_update_backward(Checked<Device>& in, EdgeUpdateArgs<T>& a, Input grad) {
+    in.give(a.grad, "grad", grad, {a.edges, a.width});
     Tensor by_z = in.result(a.out, {a.rows, a.width});
-    run_edge_update_gradients(in.op, a);
+    run_edge_update(in.op, a);
     return by_z;
   }
 

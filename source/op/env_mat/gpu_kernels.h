@@ -32,7 +32,7 @@ __device__ void for_slots(const EnvMatArgs<T>& rows, const Work& work) {
 }
 
 template <class T>
-__device__ __forceinline__ void store_row(const T* row, int columns, T* out) {
+MDOPS_D void store_row(const T* row, int columns, T* out) {
   if (columns == 1) {
     out[0] = row[0];
   } else if constexpr (sizeof(T) == 4) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void store_row(const T* row, int columns, T* out) {
 }
 
 template <class T>
-__device__ __forceinline__ void fill(T* values, int count, T value) {
+MDOPS_D void fill(T* values, int count, T value) {
   for (int a = 0; a < count; ++a) values[a] = value;
 }
 

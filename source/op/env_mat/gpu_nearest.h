@@ -8,7 +8,7 @@ namespace mdops {
 
 // Over each `Lanes` adjacent lanes, in all of them; NaN if any is NaN.
 template <int Lanes = kWarp, class T>
-__device__ __forceinline__ T warp_nearest(T distance) {
+MDOPS_D T warp_nearest(T distance) {
   return join_lanes<Lanes>(distance, [](T a, T b) { return nearest_of(a, b); });
 }
 

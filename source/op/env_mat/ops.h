@@ -9,21 +9,17 @@ namespace mdops {
 
 template <class Device, class T>
 struct EnvMatOps {
-  static EnvMatArgs<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                                 const Tensor& types, const Tensor& std, const Tensor& pair_mask,
-                                 double cutoff, double cutoff_smooth, double protection, bool radial) {
+  static EnvMatArgs<T> arguments(Checked<Device>& in, PairTensors pairs, Input std, Input pair_mask,
+                                 CutoffNumbers cutoff, bool radial) {
     EnvMatArgs<T> a{};
-    a.atoms = take_descriptor(in, a, a.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
-                              cutoff_smooth, protection);
+    a.atoms = take_descriptor(in, a, a.pair_mask, pairs, std, pair_mask, cutoff);
     a.columns = radial ? 1 : 4;
     return a;
   }
 
-  static Tensor env_mat(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                        const Tensor& types, const Tensor& mean, const Tensor& std, const Tensor& pair_mask,
-                        double cutoff, double cutoff_smooth, double protection, bool radial) {
-    auto a = arguments(in, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                       radial);
+  static Tensor env_mat(Checked<Device>& in, PairTensors pairs, Input mean, Input std, Input pair_mask,
+                        CutoffNumbers cutoff, bool radial) {
+    auto a = arguments(in, pairs, std, pair_mask, cutoff, radial);
     in.take(a.mean, "mean", mean, {a.ntypes});
     T* rows;
     Tensor result = in.result(rows, {a.atoms, a.width, a.columns});
@@ -31,7 +27,7 @@ struct EnvMatOps {
     return result;
   }
 
-  static Tensor env_mat_backward(Checked<Device>& in, EnvMatArgs<T>& a, const Tensor& grad) {
+  static Tensor env_mat_backward(Checked<Device>& in, EnvMatArgs<T>& a, Input grad) {
     const T* of_rows;
     in.take(of_rows, "grad", grad, {a.atoms, a.width, a.columns});
     T* by_d;
@@ -40,8 +36,8 @@ struct EnvMatOps {
     return result;
   }
 
-  static Outputs<2> env_mat_backward_backward(Checked<Device>& in, EnvMatArgs<T>& a, const Tensor& tangent,
-                                              const Tensor& grad) {
+  static Outputs<2> env_mat_backward_backward(Checked<Device>& in, EnvMatArgs<T>& a, Input tangent,
+                                              Input grad) {
     const T *of_rows, *along;
     in.take(of_rows, "grad", grad, {a.atoms, a.width, a.columns});
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});

@@ -29,9 +29,8 @@ struct FittingInputs {
 
 template <class Device>
 struct FittingOps {
-  static FittingInputs arguments(Checked<Device>& in, const Tensor& features, const Tensor& types,
-                                 const Tensor& nets, const Tensor& weight, const Tensor& scale,
-                                 const Tensor& shift, const std::vector<int64_t>& neurons,
+  static FittingInputs arguments(Checked<Device>& in, Input features, Input types, Input nets, Input weight,
+                                 Input scale, Input shift, const std::vector<int64_t>& neurons,
                                  const std::vector<int64_t>& residual, int64_t activation, double threshold) {
     const auto& op = in.op;
     FittingInputs a{};

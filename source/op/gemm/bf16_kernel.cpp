@@ -250,7 +250,7 @@ class NextRows {
 // Calls work(b, first, second) for each step: b(part) loads B's tile; first(part) and second(part) load a
 // tile of A's rows, and multiply; first() multiplies the loaded one.
 template <int Parts, bool SecondRow, class Work>
-inline __attribute__((always_inline)) void each_step(const Block& block, const Work& work) {
+MDOPS_INLINE void each_step(const Block& block, const Work& work) {
   constexpr int64_t size = kBf16Tile * Parts;
   for (const Run* run = block.runs; run < block.runs + block.count; ++run) {
     const uint16_t *a0 = run->a + block.row * run->next, *a1 = a0 + run->next;
@@ -435,8 +435,7 @@ void multiply_all(const Bf16Piece* pieces, int count, int64_t rows, const Bf16Pa
 }
 
 // Calls work.template operator()<parts>().
-template <class Work>
-inline void with_parts(int parts, const Work& work) {
+inline void with_parts(int parts, const auto& work) {
   if (parts == 1) return work.template operator()<1>();
   if (parts == 2) return work.template operator()<2>();
   work.template operator()<3>();

@@ -21,8 +21,7 @@ struct Bf16Layout {
 
   // groups(work) calls work(features, weights) for the groups of features of the first layer, weights
   // (features, neurons[0]). Sets the pointers of `net`, unless there is no memory yet.
-  template <class Groups>
-  Bf16Layout(const NetShape& shape, const DenseLayer<T>* layers, int parts, const Groups& groups,
+  Bf16Layout(const NetShape& shape, const DenseLayer<T>* layers, int parts, const auto& groups,
              uint16_t* memory, Bf16Net* net) {
     const auto place = [&](const T* weights, int64_t inputs, int64_t outputs, bool up) {
       if constexpr (sizeof(T) == 4)  // other types have none

@@ -164,7 +164,7 @@ static Outputs<2> mlp_values_and_gradients(const Op& op, const MlpInputs& in) {
   return {value, gradient};
 }
 
-static Tensor mlp_gradients(const Op& op, const MlpInputs& in, const Tensor& a, bool with_weights,
+static Tensor mlp_gradients(const Op& op, const MlpInputs& in, Input a, bool with_weights,
                             MlpGradients& grads) {
   Tensor grad_x = rows_of(op, in, in.shape.features);
   dispatch_float(op, in.dtype, [&]<class T>(T) {
@@ -175,8 +175,8 @@ static Tensor mlp_gradients(const Op& op, const MlpInputs& in, const Tensor& a, 
   return grad_x;
 }
 
-static Outputs<2> mlp_seconds(const Op& op, const MlpInputs& in, const Tensor& u, const Tensor& b,
-                              const Tensor& a, bool with_weights, MlpGradients& grads) {
+static Outputs<2> mlp_seconds(const Op& op, const MlpInputs& in, Input u, Input b, Input a, bool with_weights,
+                              MlpGradients& grads) {
   Tensor tangent = rows_of(op, in, in.outputs), grad_x = rows_of(op, in, in.shape.features);
   dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpTask<T> task{};

@@ -13,7 +13,7 @@ namespace mdops {
 
 namespace {
 
-using Lists = std::vector<Tensor>;
+using Lists = Tensors;
 
 // The rows' arrays of all layers; undefined tensors if there is none.
 struct MlpArrays {
@@ -25,7 +25,7 @@ T* data(Tensor& tensor) {
   return tensor.numel() ? tensor.mutable_data_ptr<T>() : nullptr;
 }
 template <class T>
-const T* data(const Tensor& tensor) {
+const T* data(Input tensor) {
   return tensor.numel() ? tensor.const_data_ptr<T>() : nullptr;
 }
 
@@ -60,7 +60,7 @@ class MlpCall {
     }
   }
 
-  void tangents(const Tensor& direction) {
+  void tangents(Input direction) {
     direction_ = &direction;
     for (int n = 0; n <= last(); ++n) {
       const Tensor& dx = n ? arrays_.dy[n - 1] : direction;
@@ -72,7 +72,7 @@ class MlpCall {
   }
 
   // The gradient by x, from those by y and, with tangents, by dy.
-  Tensor backward(const Tensor& by_value, const Tensor& by_tangent, MlpGradients& grads) {
+  Tensor backward(Input by_value, Input by_tangent, MlpGradients& grads) {
     Tensor grad = by_value, grad_dy = by_tangent;
     for (int n = last(); n >= 0; --n) {
       const bool timed = wanted_.weights && in_.has_timestep(n), second = wanted_.second;
@@ -96,7 +96,7 @@ class MlpCall {
   }
 
  private:
-  Tensor like(const Tensor& tensor, bool wanted) const {
+  Tensor like(Input tensor, bool wanted) const {
     return wanted ? empty(op_, {tensor.size(0), tensor.size(1)}, in_.dtype) : nothing_;
   }
   int64_t blocks(int n) const { return (in_.rows * in_.shape.neurons[n] + kMlpThreads - 1) / kMlpThreads; }
@@ -108,7 +108,7 @@ class MlpCall {
             data<T>(in_.biases[n]),          data<T>(in_.timesteps[n])};
   }
 
-  Tensor input_gradient(int n, const Tensor& delta, const Tensor& grad) const {
+  Tensor input_gradient(int n, Input delta, Input grad) const {
     Tensor to = layer_product(op_, ProductForm::b_transposed, delta, in_.weights[n]);
     const int64_t numbers = in_.rows * inputs(n);
     if (in_.shape.residual[n])
@@ -117,8 +117,7 @@ class MlpCall {
     return to;
   }
 
-  void weight_gradients(int n, const Tensor& delta, const Tensor& delta_dz, const Tensor& steps,
-                        MlpGradients& grads) {
+  void weight_gradients(int n, Input delta, Input delta_dz, Input steps, MlpGradients& grads) {
     const Tensor& x = n ? arrays_.y[n - 1] : in_.x;
     Tensor* const sums = in_.biases[n].numel() ? &grads.biases[n] : nullptr;
     grads.weights[n] = layer_product(op_, ProductForm::a_transposed, x, delta, nullptr, sums);
@@ -140,8 +139,7 @@ class MlpCall {
   MlpArrays arrays_;
 };
 
-template <class F>
-auto for_dtype(const CudaOp& op, const MlpInputs& in, MlpWanted wanted, const F& f) {
+auto for_dtype(const CudaOp& op, const MlpInputs& in, MlpWanted wanted, const auto& f) {
   return dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpCall<T> call(op, in, wanted);
     call.forward();
@@ -197,14 +195,14 @@ static ValueAndGradient mlp_values_and_gradients(const CudaOp& op, const MlpInpu
   });
 }
 
-static Tensor mlp_gradients(const CudaOp& op, const MlpInputs& in, const Tensor& a, bool with_weights,
+static Tensor mlp_gradients(const CudaOp& op, const MlpInputs& in, Input a, bool with_weights,
                             MlpGradients& grads) {
   return for_dtype(op, in, {.slopes = true, .weights = with_weights},
                    [&](auto& call) { return call.backward(a, a, grads); });
 }
 
-static Outputs<2> mlp_seconds(const CudaOp& op, const MlpInputs& in, const Tensor& u, const Tensor& b,
-                              const Tensor& a, bool with_weights, MlpGradients& grads) {
+static Outputs<2> mlp_seconds(const CudaOp& op, const MlpInputs& in, Input u, Input b, Input a,
+                              bool with_weights, MlpGradients& grads) {
   const MlpWanted wanted{.slopes = true, .second = true, .weights = with_weights};
   return for_dtype(op, in, wanted, [&](auto& call) -> Outputs<2> {
     call.tangents(u);

@@ -28,6 +28,7 @@
 
 #include "common/early.h"
 #include "common/gpu_copy.h"
+#include "common/gpu_floats.h"
 #include "common/gpu_mma.h"
 #include "common/gpu_unroll.h"
 #include "common/profiler.h"
@@ -102,7 +103,7 @@ struct WarpProduct {
   const PackedMatrix& matrix;
   int first, end;
 
-  __device__ __forceinline__ WarpProduct(const BlockArgs& p, int m, int warp)
+  MDOPS_D WarpProduct(const BlockArgs& p, int m, int warp)
       : matrix(m < p.call.net.layers ? p.packed.forward[m]
                                      : p.packed.backward[2 * p.call.net.layers - 1 - m]) {
     const int each = (matrix.tiles + kBlockWarps - 1) / kBlockWarps;
@@ -117,14 +118,14 @@ class WarpWeights {
  public:
   using Piece = Fragment<Parts>;
 
-  __device__ __forceinline__ WarpWeights(const BlockArgs& p, const float* net, Piece* ring, int warp)
+  MDOPS_D WarpWeights(const BlockArgs& p, const float* net, Piece* ring, int warp)
       : p_(p), net_(net), ring_(ring + lane_index()), warp_(warp) {
     begin_product();
     for (int k = 0; k < p.memory.slots; ++k) fetch();
   }
 
   // Reads this turn's tiles; some may be missing.
-  __device__ __forceinline__ void read(Piece (&b)[kTurnUnits]) const {
+  MDOPS_D void read(Piece (&b)[kTurnUnits]) const {
     if (p_.memory.slots == 2)
       wait_for_copies<1>();
     else if (p_.memory.slots == 3)
@@ -136,10 +137,10 @@ class WarpWeights {
   }
 
   // Once all lanes' numbers of this turn are in registers: the next copies overwrite them.
-  __device__ __forceinline__ void next() { fetch(); }
+  MDOPS_D void next() { fetch(); }
 
  private:
-  __device__ __forceinline__ void fetch() {
+  MDOPS_D void fetch() {
     if (product_ < 2 * p_.call.net.layers) {
       Piece* const to = ring_ + slot_ * kTurnUnits * kWarp;
 #pragma unroll
@@ -152,7 +153,7 @@ class WarpWeights {
     if (++slot_ == p_.memory.slots) slot_ = 0;
   }
 
-  __device__ __forceinline__ void advance() {
+  MDOPS_D void advance() {
     if ((unit_ += kTurnUnits) < units_) return;
     unit_ = 0, from_ += apart_;
     if (++step_ < steps_) return;
@@ -163,7 +164,7 @@ class WarpWeights {
   }
 
   // Skips products of which the warp has no column.
-  __device__ __forceinline__ void begin_product() {
+  MDOPS_D void begin_product() {
     for (; product_ < 2 * p_.call.net.layers; ++product_) {
       const WarpProduct product(p_, product_, warp_);
       if (product.first >= product.end) continue;
@@ -172,7 +173,7 @@ class WarpWeights {
     }
   }
 
-  __device__ __forceinline__ void begin_tiles() {
+  MDOPS_D void begin_tiles() {
     const PackedMatrix& matrix = WarpProduct(p_, product_, warp_).matrix;
     from_ = reinterpret_cast<const Piece*>(net_ + matrix.at) + first_ * kWarp + lane_index();
     apart_ = matrix.tiles * kWarp, steps_ = matrix.steps;
@@ -193,8 +194,7 @@ class BlockThread {
  public:
   static constexpr int kRows = 16 * RowUnits;
 
-  __device__ __forceinline__ BlockThread(const BlockArgs& p, const float* net, float scale, char* shared,
-                                         float* scales)
+  MDOPS_D BlockThread(const BlockArgs& p, const float* net, float scale, char* shared, float* scales)
       : p_(p),
         net_(net),
         scale_(scale),
@@ -205,8 +205,7 @@ class BlockThread {
         weights_(p, net, ring_of(p, shared, warp_), warp_) {}
 
   // From the input to its gradient. `follow` waits for the kernel that wrote the input.
-  template <class Follow>
-  __device__ __forceinline__ void run(const Follow& follow) {
+  MDOPS_D void run(const auto& follow) {
     const NetSteps steps{p_.call, p_.packed, p_.layers, true};
     const int layers = p_.call.net.layers;
     follow();
@@ -240,14 +239,13 @@ class BlockThread {
       BlockKind{RowUnits, ColUnits, 0}.resident(Parts) == 1 ? 4 : 2;  // rows of a warp
   static_assert(ColUnits % kTurnUnits == 0 && RowUnits % 2 == 0 && kRows % (kBlockWarps * kAtOnce) == 0);
 
-  static __device__ __forceinline__ typename Weights::Piece* ring_of(const BlockArgs& p, char* shared,
-                                                                     int warp) {
+  static MDOPS_D typename Weights::Piece* ring_of(const BlockArgs& p, char* shared, int warp) {
     return reinterpret_cast<typename Weights::Piece*>(shared + p.memory.ring +
                                                       warp * p.memory.slots * BlockMemory::slot_bytes(Parts));
   }
 
   // The sums of every product but the last go to shared memory, in place of its A.
-  __device__ __forceinline__ void multiply(int m, Sums& sum) {
+  MDOPS_D void multiply(int m, Sums& sum) {
     const WarpProduct product(p_, m, warp_);
     const int units = product.end - product.first;
     clear(sum);
@@ -270,11 +268,11 @@ class BlockThread {
     __syncthreads();
   }
 
-  static __device__ __forceinline__ void clear(Sums& sum) {
+  static MDOPS_D void clear(Sums& sum) {
     unrolled<RowUnits, ColUnits, 4>([&](int u, int n, int k) { sum[u][n][k] = 0; });
   }
 
-  __device__ __forceinline__ void multiply_rows(int units, int steps, Sums& sum) {
+  MDOPS_D void multiply_rows(int units, int steps, Sums& sum) {
     if (units <= 0) return;
     const char* const a = rows_ + place_of_lane(p_.memory.row_bytes);
 #pragma unroll 1
@@ -284,7 +282,7 @@ class BlockThread {
 
   // The input has two alternating stages: one is multiplied while a thread writes its numbers of the next,
   // and loads those of the one after into registers.
-  __device__ __forceinline__ void multiply_input(int units, int steps, Sums& sum) {
+  MDOPS_D void multiply_input(int units, int steps, Sums& sum) {
     constexpr int bytes = BlockMemory::input_row_bytes();
     const int stages = steps * kStepDepth / kInputDepth;
     float4 x[kInputLoads];
@@ -309,14 +307,14 @@ class BlockThread {
   static constexpr int kInputLoads = kRows / kInputApart;
   static_assert(kRows % kInputApart == 0 && GpuNetShape::kInputUnit % kInputDepth == 0);
 
-  __device__ __forceinline__ void load_input(int stage, float4 (&x)[kInputLoads]) const {
+  MDOPS_D void load_input(int stage, float4 (&x)[kInputLoads]) const {
     const float* const from = p_.call.inputs + (first_row_ + threadIdx.x / kInputQuads) * p_.call.net.inputs +
                               kInputDepth * stage + 4 * (threadIdx.x % kInputQuads);
 #pragma unroll
     for (int k = 0; k < kInputLoads; ++k)
       x[k] = *reinterpret_cast<const float4*>(from + int64_t{k} * kInputApart * p_.call.net.inputs);
   }
-  __device__ __forceinline__ void store_input(int stage, const float4 (&x)[kInputLoads]) const {
+  MDOPS_D void store_input(int stage, const float4 (&x)[kInputLoads]) const {
 #pragma unroll
     for (int k = 0; k < kInputLoads; ++k) {
       const int r = threadIdx.x / kInputQuads + k * kInputApart;
@@ -327,21 +325,21 @@ class BlockThread {
 
   // Writes numbers col .. col + 3 of a row as parts; with TF32's accuracy, the low parts' place stays
   // untouched.
-  static __device__ __forceinline__ void store_parts(char* row, int col, float scale, float4 x) {
+  static MDOPS_D void store_parts(char* row, int col, float scale, float4 x) {
     uint2 parts[Parts];
-    split(make_float4(scale * x.x, scale * x.y, scale * x.z, scale * x.w), parts);
+    split(scale * x, parts);
 #pragma unroll
     for (int k = 0; k < Parts; ++k)
       *reinterpret_cast<uint2*>(row + 32 * (col / 8) + 16 * k + 2 * (col % 8)) = parts[k];
   }
 
   // The piece of A whose address a lane passes to `load_matrices`.
-  static __device__ __forceinline__ int place_of_lane(int row_bytes) {
+  static MDOPS_D int place_of_lane(int row_bytes) {
     return lane_index() % 16 * row_bytes + 32 * (lane_index() / 16);
   }
 
   // Adds 16 of the depth to the sums, in float32 outside of the tensor cores (gpu_tile.h says why).
-  __device__ __forceinline__ void multiply_step(const char* a, int row_bytes, int units, Sums& sum) {
+  MDOPS_D void multiply_step(const char* a, int row_bytes, int units, Sums& sum) {
 #pragma unroll
     for (int first = 0; first < ColUnits; first += kTurnUnits) {
       if (first >= units) break;
@@ -355,9 +353,9 @@ class BlockThread {
   }
 
   // Multiplies two units of rows by a turn's tiles.
-  static __device__ __forceinline__ void multiply_pair(const char* a, int row_bytes,
-                                                       const typename Weights::Piece (&b)[kTurnUnits],
-                                                       int unit, int first, Sums& sum) {
+  static MDOPS_D void multiply_pair(const char* a, int row_bytes,
+                                    const typename Weights::Piece (&b)[kTurnUnits], int unit, int first,
+                                    Sums& sum) {
     uint32_t left[2][Parts][4];
     float part[2][kTurnUnits][4] = {};
     unrolled<2, Parts>(
@@ -375,7 +373,7 @@ class BlockThread {
   // The sums of all rows become the next product's A: a warp a row, a few at once, since their loads take
   // long.
   template <LayerStep Step>
-  __device__ __forceinline__ void finish(const LayerArgs& a) {
+  MDOPS_D void finish(const LayerArgs& a) {
 #pragma unroll 1
     for (int first = warp_; first < kRows; first += kBlockWarps * kAtOnce) {
       float largest[kAtOnce] = {}, unscale[kAtOnce];
@@ -403,9 +401,8 @@ class BlockThread {
   }
 
   template <LayerStep Step>
-  __device__ __forceinline__ void finish_columns(const LayerArgs& a, int first, int col,
-                                                 const float (&unscale)[kAtOnce], float (&largest)[kAtOnce],
-                                                 double (&output)[kAtOnce]) {
+  MDOPS_D void finish_columns(const LayerArgs& a, int first, int col, const float (&unscale)[kAtOnce],
+                              float (&largest)[kAtOnce], double (&output)[kAtOnce]) {
     Columns constant;
     constant.load<Step>(a, net_, col);
     RowPart part[kAtOnce];
@@ -427,7 +424,7 @@ class BlockThread {
   }
 
   // Replaces a row's floats by their parts: two lanes have eight numbers, and both read before one writes.
-  __device__ __forceinline__ void split_row(char* row, int cols, float scale) const {
+  MDOPS_D void split_row(char* row, int cols, float scale) const {
 #pragma unroll 1
     for (int first = 0; first < cols; first += 4 * kWarp) {
       const int col = first + 4 * lane_index();
@@ -439,7 +436,7 @@ class BlockThread {
   }
 
   // The last product, some tiles of a warp's columns at a time, and where its sums go.
-  __device__ __forceinline__ void store_gradient(const LayerArgs& a, Sums& sum) {
+  MDOPS_D void store_gradient(const LayerArgs& a, Sums& sum) {
     const WarpProduct product(p_, 2 * p_.call.net.layers - 1, warp_);
 #pragma unroll 1
     for (int first = product.first; first < product.end; first += ColUnits) {
@@ -465,7 +462,7 @@ class BlockThread {
     }
   }
 
-  __device__ __forceinline__ char* row(int r) const { return rows_ + r * p_.memory.row_bytes; }
+  MDOPS_D char* row(int r) const { return rows_ + r * p_.memory.row_bytes; }
 
   const BlockArgs& p_;
   const float* const net_;

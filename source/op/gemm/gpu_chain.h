@@ -86,15 +86,15 @@ struct Ring {
   int slot = 0;
   uint32_t round = 0;
 
-  __device__ __forceinline__ void next() {
+  MDOPS_D void next() {
     if (++slot == Slots) slot = 0, round ^= 1;
   }
-  __device__ __forceinline__ void wait() const { wait_for(full + 8 * slot, round); }
-  __device__ __forceinline__ void release() {
+  MDOPS_D void wait() const { wait_for(full + 8 * slot, round); }
+  MDOPS_D void release() {
     if (lane_index() == 0) arrive(empty + 8 * slot);
     next();
   }
-  __device__ __forceinline__ void wait_empty() const { wait_for(empty + 8 * slot, round ^ 1); }
+  MDOPS_D void wait_empty() const { wait_for(empty + 8 * slot, round ^ 1); }
 };
 
 // The steps of a product through two blocks of A and two of B, 16 of the depth each.
@@ -104,20 +104,20 @@ struct ChainSteps {
   // In units of 16 bytes: from 16 numbers of a row to the next 16, and from high parts to low ones.
   static constexpr int kNext = 2, kLowParts = 4;
 
-  static __device__ __forceinline__ uint64_t at(uint64_t block0, uint64_t block1, int step) {
+  static MDOPS_D uint64_t at(uint64_t block0, uint64_t block1, int step) {
     return (step < kOfBlock ? block0 : block1) + step % kOfBlock * kNext;
   }
 };
 
 // In a residual layer twice as wide as its input, columns e and e + shift (in eights) add the same input; in
 // others, the shift exceeds all columns.
-__device__ __forceinline__ int input_shift(const GpuNetShape& net, int n, int beyond) {
+MDOPS_D int input_shift(const GpuNetShape& net, int n, int beyond) {
   return net.neurons[n] > net.neurons[n - 1] ? net.neurons[n - 1] / 8 : beyond;
 }
 
 // Moves the first `Turn` numbers behind the others.
 template <int Turn, int Numbers>
-__device__ __forceinline__ void turn_round(float (&x)[Numbers]) {
+MDOPS_D void turn_round(float (&x)[Numbers]) {
   float turned[Turn];
 #pragma unroll
   for (int k = 0; k < Turn; ++k) turned[k] = x[k];
@@ -130,7 +130,7 @@ __device__ __forceinline__ void turn_round(float (&x)[Numbers]) {
 // Calls f<kind, last, residual>() for layer n. With kAnyActivation, layers with and without residuals share
 // one copy of the code.
 template <int Fixed, class F>
-__device__ __forceinline__ void with_layer(const GpuNetShape& net, int n, const F& f) {
+MDOPS_D void with_layer(const GpuNetShape& net, int n, const F& f) {
   const auto as = [&]<Activation kind>() {
     const bool last = n == net.layers - 1;
     if (Fixed == kAnyActivation || (n > 0 && net.residual[n]))
@@ -145,14 +145,14 @@ __device__ __forceinline__ void with_layer(const GpuNetShape& net, int n, const 
 }
 
 // Whether the next layer adds this layer's values.
-__device__ __forceinline__ bool added_later(const GpuNetShape& net, int n) {
+MDOPS_D bool added_later(const GpuNetShape& net, int n) {
   return n + 1 < net.layers && net.residual[n + 1];
 }
 
 // One lane copies pieces of `Bytes` that follow each other into a ring's slots from `to` on. It has
 // kFewRegisters. All products wait for each turn of its loop: nothing else belongs there.
 template <int Bytes, int Slots>
-__device__ __forceinline__ void fetch(Ring<Slots> ring, uint32_t to, const char* from, int pieces) {
+MDOPS_D void fetch(Ring<Slots> ring, uint32_t to, const char* from, int pieces) {
 #pragma unroll 1
   for (; pieces > 0; --pieces, from += Bytes, ring.next()) {
     ring.wait_empty();
@@ -162,14 +162,14 @@ __device__ __forceinline__ void fetch(Ring<Slots> ring, uint32_t to, const char*
   }
 }
 template <int Kind, int Parts>
-__device__ __forceinline__ void fetch_weights(const ChainArgs& p, const float* weights, uint32_t shared) {
+MDOPS_D void fetch_weights(const ChainArgs& p, const float* weights, uint32_t shared) {
   using Memory = ChainMemory<Kind>;
   fetch<Memory::kPairBytes, Memory::kSlots>({shared + Memory::kFull, shared + Memory::kEmpty},
                                             shared + Memory::kUnits, reinterpret_cast<const char*>(weights),
                                             NetChain{p.net, Parts, Memory::kKind}.units() / 2);
 }
 template <int Kind, int Parts>
-__device__ __forceinline__ void fetch_inputs(const ChainArgs& p, uint32_t shared) {
+MDOPS_D void fetch_inputs(const ChainArgs& p, uint32_t shared) {
   using Memory = ChainMemory<Kind>;
   const NetChain chain{p.net, Parts, Memory::kKind};
   fetch<Memory::kPairBytesA, Memory::kSlotsA>(

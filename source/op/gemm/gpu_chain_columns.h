@@ -20,7 +20,7 @@ namespace mdops {
 // Sum or maximum of eight or four numbers each over the lanes with the same l % 4: lane l gets the result of
 // number l / 4, or l / 8.
 template <int Numbers, class T, class Join>
-__device__ __forceinline__ T over_lanes(T (&x)[Numbers], const Join& join) {
+MDOPS_D T over_lanes(T (&x)[Numbers], const Join& join) {
   constexpr int lanes = kWarp / Numbers;  // per number
 #pragma unroll
   for (int half = Numbers / 2; half > 0; half /= 2) {
@@ -35,10 +35,10 @@ __device__ __forceinline__ T over_lanes(T (&x)[Numbers], const Join& join) {
   return x[0];
 }
 
-__device__ __forceinline__ float larger(float a, float b) {
+MDOPS_D float larger(float a, float b) {
   return fmaxf(a, b);
 }
-__device__ __forceinline__ double added(double a, double b) {
+MDOPS_D double added(double a, double b) {
   return a + b;
 }
 
@@ -49,8 +49,7 @@ __device__ __forceinline__ double added(double a, double b) {
 template <int Kind, int Fixed, int Parts>
 class ColumnThread {
  public:
-  __device__ __forceinline__ ColumnThread(const ChainArgs& p, const float* net, float scale, char* memory,
-                                          int warp)
+  MDOPS_D ColumnThread(const ChainArgs& p, const float* net, float scale, char* memory, int warp)
       : p_(p),
         net_(net),
         scale_(scale),
@@ -63,7 +62,7 @@ class ColumnThread {
         ring_{shared_ + Memory::kFull, shared_ + Memory::kEmpty},
         ring_a_{shared_ + Memory::kFullA, shared_ + Memory::kEmptyA} {}
 
-  __device__ __forceinline__ void run() {
+  MDOPS_D void run() {
     const NetChain chain{p_.net, Parts, Memory::kKind};
     float sum[kNumbers];
     begin_rows();
@@ -105,9 +104,8 @@ class ColumnThread {
   // Calls f(q, c, x) for x = sum + of_turn (units q + c) if unit c has columns of the warp, for `kAtOnce`
   // units at a time. The numbers move to where the code expects them: registers have no index, and many
   // copies of the code would be slow to fetch. Calls begin() and end(q) before and after all units of a turn.
-  template <class Begin, class F, class End>
-  __device__ __forceinline__ void for_numbers(int columns, float (&sum)[kNumbers], const Begin& begin,
-                                              const F& f, const End& end) const {
+  MDOPS_D void for_numbers(int columns, float (&sum)[kNumbers], const auto& begin, const auto& f,
+                           const auto& end) const {
     static_assert(kUnits % kAtOnce == 0);
 #pragma unroll 1
     for (int q = 0; q < kTurns; ++q) {
@@ -122,33 +120,32 @@ class ColumnThread {
       end(q);
     }
   }
-  template <class F>
-  __device__ __forceinline__ void for_numbers(int columns, float (&sum)[kNumbers], const F& f) const {
+  MDOPS_D void for_numbers(int columns, float (&sum)[kNumbers], const auto& f) const {
     for_numbers(columns, sum, [] {}, f, [](int) {});
   }
 
   // Columns of a layer in eights: the first of the warp's sixteen in unit c, of which `column` is this
   // thread's.
-  __device__ __forceinline__ int eight(int c) const { return 16 * c + 2 * warp_; }
-  __device__ __forceinline__ int column(int c) const { return 8 * eight(c) + lane_index() / 4; }
+  MDOPS_D int eight(int c) const { return 16 * c + 2 * warp_; }
+  MDOPS_D int column(int c) const { return 8 * eight(c) + lane_index() / 4; }
 
   // The numbers of this thread's two columns of unit c.
-  __device__ __forceinline__ float2 constants(int64_t at, int c) const {
+  MDOPS_D float2 constants(int64_t at, int c) const {
     const float* own = net_ + at + column(c);
     return make_float2(__ldg(own), __ldg(own + 8));
   }
 
   // Per-row data, and this thread's two numbers of it.
-  __device__ __forceinline__ float* of_rows(int at) const { return reinterpret_cast<float*>(memory_ + at); }
-  __device__ __forceinline__ float2 own_rows(int at, int q, int k) const {
+  MDOPS_D float* of_rows(int at) const { return reinterpret_cast<float*>(memory_ + at); }
+  MDOPS_D float2 own_rows(int at, int q, int k) const {
     return *reinterpret_cast<const float2*>(of_rows(at) + kTurnRows * q + 8 * k + row_);
   }
   // The row whose number `over_lanes` gives this lane.
-  __device__ __forceinline__ int row_of_lane(int q) const {
+  MDOPS_D int row_of_lane(int q) const {
     const int number = lane_index() * 2 * kEights / kWarp;
     return kTurnRows * q + 8 * (number / 2) + row_ + number % 2;
   }
-  static __device__ __forceinline__ void raise(float* to, float x) {
+  static MDOPS_D void raise(float* to, float x) {
     atomicMax(reinterpret_cast<int*>(to), __float_as_int(x));  // no number is below zero
   }
 
@@ -156,7 +153,7 @@ class ColumnThread {
   // their high parts, then their low ones. If the product does not use the low parts, they are in the free
   // blocks after the layer. The next eight rows are kEightRows further.
   static constexpr int kEightRows = 8 * kWideRow;
-  __device__ __forceinline__ int place(int first, int shift = kAllEights) const {
+  MDOPS_D int place(int first, int shift = kAllEights) const {
     constexpr int eights = kBlockDepth / 8;
     const int row = lane_index() % 8, part = lane_index() / 16;
     int e = first + lane_index() / 8 % 2;
@@ -168,13 +165,13 @@ class ColumnThread {
   }
 
   // A number for each pair of rows of a column.
-  __device__ __forceinline__ float2* slopes(int n, int eight, int q, int k) const {
+  MDOPS_D float2* slopes(int n, int eight, int q, int k) const {
     const int64_t layer = static_cast<int64_t>(blockIdx.x) * (p_.net.layers - 1) + n;
     return p_.slopes + ((layer * kAllEights + eight) * (kRows / 8) + kEights * q + k) * kWarp + lane_index();
   }
 
   // Sets the scales of the input's rows, and clears the maxima of all rows.
-  __device__ __forceinline__ void begin_rows() const {
+  MDOPS_D void begin_rows() const {
     const int row = threadIdx.x;
     if (row < kRows) {
       set_scales(row, p_.bound[first_row_ + row], 0);
@@ -182,7 +179,7 @@ class ColumnThread {
     }
     sync_groups();
   }
-  __device__ __forceinline__ void set_scales(int row, float largest, int product) const {
+  MDOPS_D void set_scales(int row, float largest, int product) const {
     const float scale = scale_for(largest), inverse = inverse_power(scale);
     of_rows(Memory::kScale)[row] = scale;
     of_rows(Memory::kUnscale)[row] = inverse;
@@ -193,7 +190,7 @@ class ColumnThread {
   // Initial sums of a product: zero, or the gradient through a residual layer's skip, which the sums already
   // hold if it is not the last layer. In a layer twice as wide a thread has both halves if they are whole
   // units; else they go through the memory of its slopes, which are no longer needed.
-  __device__ __forceinline__ void start(int m, int n, float (&sum)[kNumbers]) const {
+  MDOPS_D void start(int m, int n, float (&sum)[kNumbers]) const {
     const bool residual = m >= p_.net.layers && n > 0 && p_.net.residual[n];
     const bool last = n == p_.net.layers - 1;
     const int shift = residual ? input_shift(p_.net, n, kAllEights) : kAllEights;
@@ -223,7 +220,7 @@ class ColumnThread {
         for (int k = 0; k < kOfTurn; ++k) sum[kOfTurn * (kUnits * q + c) + k] = k / 2 % 2 ? x.y : x.x;
     }
   }
-  __device__ __forceinline__ void add_own_halves(float (&sum)[kNumbers]) const {
+  MDOPS_D void add_own_halves(float (&sum)[kNumbers]) const {
     constexpr int half = kUnits / 2 * kOfTurn;
 #pragma unroll
     for (int q = 0; q < kTurns; ++q)
@@ -233,7 +230,7 @@ class ColumnThread {
         x[0] += x[half], x[half] = 0;
       }
   }
-  __device__ __forceinline__ void add_halves(int n, int shift, float (&sum)[kNumbers]) const {
+  MDOPS_D void add_halves(int n, int shift, float (&sum)[kNumbers]) const {
     for_numbers(8 * kAllEights, sum, [&](int q, int c, float* x) {
 #pragma unroll
       for (int k = 0; k < 2 * kEights; ++k)
@@ -253,7 +250,7 @@ class ColumnThread {
 
   // sum += A B, for B the next blocks of `width` units. The tensor cores sum two blocks, 64 products of two
   // parts or 128 of one, and round towards zero; the rest is added in float32.
-  __device__ __forceinline__ void multiply(bool streamed, int blocks, int width, float (&sum)[kNumbers]) {
+  MDOPS_D void multiply(bool streamed, int blocks, int width, float (&sum)[kNumbers]) {
     RowFactors by;
     load_factors(by);
 #pragma unroll 1
@@ -271,7 +268,7 @@ class ColumnThread {
   }
 
   // part = B^T A^T for 16 columns of A at a time, of two blocks; the small parts first.
-  __device__ __forceinline__ void begin_unit(int block, float (&part)[kRows / 2]) const {
+  MDOPS_D void begin_unit(int block, float (&part)[kRows / 2]) const {
     ring_.wait();
     const uint64_t b0 = unit_of_b(0), b1 = unit_of_b(1);
     const uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
@@ -290,14 +287,13 @@ class ColumnThread {
 
   // The factors of a product's sums in the thread's rows; they stay in registers during the product.
   using RowFactors = float2[kRows / 8];
-  __device__ __forceinline__ void load_factors(RowFactors& by) const {
+  MDOPS_D void load_factors(RowFactors& by) const {
 #pragma unroll
     for (int e = 0; e < kRows / 8; ++e) by[e] = own_rows(Memory::kFactor, e / kEights, e % kEights);
   }
 
   // Adds the products to unit c's sums.
-  __device__ __forceinline__ void end_unit(int c, const RowFactors& by, float (&part)[kRows / 2],
-                                           float (&sum)[kNumbers]) {
+  MDOPS_D void end_unit(int c, const RowFactors& by, float (&part)[kRows / 2], float (&sum)[kNumbers]) {
     end_products(part);
     ring_.release();
 #pragma unroll
@@ -310,7 +306,7 @@ class ColumnThread {
 
   // The last product, unit by unit: while one unit is multiplied, the one before is stored from its own sums,
   // a turn's rows for each two blocks. (No branch there: the compiler would wait for the products.)
-  __device__ __forceinline__ void input_gradient(const NetChain& chain, float (&sum)[kNumbers]) {
+  MDOPS_D void input_gradient(const NetChain& chain, float (&sum)[kNumbers]) {
     const int m = chain.products() - 1, units = chain.chunks(m), blocks = chain.blocks(m);
     const int columns = chain.columns(m);
     int stored = kTurns;  // of the unit before
@@ -350,8 +346,7 @@ class ColumnThread {
 
   // Stores turn q of a unit of the gradient, if there is one, from the sums of c; the next turn's then
   // replace them.
-  __device__ __forceinline__ void store_turn(int c, int unit, int q, int columns,
-                                             float (&sum)[kNumbers]) const {
+  MDOPS_D void store_turn(int c, int unit, int q, int columns, float (&sum)[kNumbers]) const {
 #pragma unroll
     for (int k = 0; k < kTurnRows / 16; ++k)
       store_rows(sum + kOfTurn * c + 8 * k, unit, kTurnRows * q + 16 * k, q < kTurns, columns);
@@ -363,7 +358,7 @@ class ColumnThread {
   }
 
   // Stores the gradient's units from `first` on.
-  __device__ __forceinline__ void store_units(int first, int columns, const float (&sum)[kNumbers]) const {
+  MDOPS_D void store_units(int first, int columns, const float (&sum)[kNumbers]) const {
 #pragma unroll
     for (int c = 0; c < kUnits; ++c) {
       if (kUnitCols * (first + c) + 64 * group_ >= columns) return;
@@ -377,8 +372,7 @@ class ColumnThread {
   // Stores 16 rows of the group's columns of a unit of the gradient, eight numbers a thread, through shared
   // memory, so that neighbouring lanes write neighbouring columns. Piece k of a row, 16 bytes, is at k ^ 2
   // (row / 2 % 4).
-  __device__ __forceinline__ void store_rows(const float* own, int unit, int first, bool counts,
-                                             int columns) const {
+  MDOPS_D void store_rows(const float* own, int unit, int first, bool counts, int columns) const {
     float* const stage = of_rows(Memory::kStage) + group_ * (kStageRows * 64);
     const int lane = lane_index(), thread = threadIdx.x % kGroupThreads, piece = 4 * (thread % 16);
     const int column = kUnitCols * unit + 64 * group_ + piece;
@@ -398,18 +392,18 @@ class ColumnThread {
     sync_group(group_);
   }
 
-  __device__ __forceinline__ uint64_t block_of_a(int block) const {
+  MDOPS_D uint64_t block_of_a(int block) const {
     return wide_matrix(shared_ + block % Memory::kBlocks * Memory::kBlockBytes);
   }
   // Of the current pair.
-  __device__ __forceinline__ uint64_t unit_of_b(int block) const {
+  MDOPS_D uint64_t unit_of_b(int block) const {
     const int at = ring_.slot * Memory::kPairBytes + block * kUnitBytes + group_ * (kUnitBytes / 2);
     return wide_matrix(shared_ + Memory::kUnits + at);
   }
 
   // x of layer n, product n, becomes f(x) and the next product's A; for the last layer, the output, and the
   // gradient before its activation.
-  __device__ __forceinline__ void activate_layer(int n, float (&sum)[kNumbers]) {
+  MDOPS_D void activate_layer(int n, float (&sum)[kNumbers]) {
     with_layer<Fixed>(p_.net, n, [&]<Activation kind, bool Last, bool Residual>() {
       activate_columns<kind, Last, Residual>(n, sum);
     });
@@ -418,7 +412,7 @@ class ColumnThread {
 
   // Reads the residual layer's input in two eights of columns and eight rows from A: the thread's pairs of
   // rows.
-  __device__ __forceinline__ void read_input(int at, float2 unscale, float2 (&input)[2]) const {
+  MDOPS_D void read_input(int at, float2 unscale, float2 (&input)[2]) const {
     uint32_t x[4];
     load_transposed(x, shared_ + at);
 #pragma unroll
@@ -430,7 +424,7 @@ class ColumnThread {
   }
 
   template <Activation kind, bool Last, bool Residual>
-  __device__ __forceinline__ void activate_columns(int n, float (&sum)[kNumbers]) const {
+  MDOPS_D void activate_columns(int n, float (&sum)[kNumbers]) const {
     const bool residual = Residual && n > 0 && p_.net.residual[n];
     const int shift = residual ? input_shift(p_.net, n, kAllEights) : 0;
     float largest[2 * kEights], steepest[2 * kEights];
@@ -483,7 +477,7 @@ class ColumnThread {
 
   // From the gradient of layer n's values to that before its activation. Its bound is the product of bounds:
   // a bound too large by up to 2^10 costs nothing.
-  __device__ __forceinline__ void pass_back(int m, int n, float (&sum)[kNumbers]) {
+  MDOPS_D void pass_back(int m, int n, float (&sum)[kNumbers]) {
 #pragma unroll
     for (int q = 0; q < kTurns; ++q) {
       float largest[2 * kEights] = {};
@@ -503,9 +497,8 @@ class ColumnThread {
   // Writes f of product m's sums, layer n, as the next product's A, once no thread needs the last one's.
   // Multiplies the rows' maxima by `times`, a bound of their growth, unless null. The low parts are kept for
   // a residual layer even if the product does not use them.
-  template <class F>
-  __device__ __forceinline__ void write_a(int m, int n, const float* times, float (&sum)[kNumbers],
-                                          bool keep_low, const F& f) {
+  MDOPS_D void write_a(int m, int n, const float* times, float (&sum)[kNumbers], bool keep_low,
+                       const auto& f) {
     sync_groups();
     if (const int row = threadIdx.x; row < kRows)
       set_scales(row, of_rows(Memory::kLargest)[row] * (times ? times[row] : 1.f), m + 1);

@@ -25,8 +25,7 @@ namespace mdops {
 template <int Kind, int Fixed, int Parts>
 class RowThread {
  public:
-  __device__ __forceinline__ RowThread(const ChainArgs& p, const float* net, float scale, char* memory,
-                                       int warp)
+  MDOPS_D RowThread(const ChainArgs& p, const float* net, float scale, char* memory, int warp)
       : p_(p),
         net_(net),
         scale_(scale),
@@ -40,7 +39,7 @@ class RowThread {
         ring_{shared_ + Memory::kFull, shared_ + Memory::kEmpty},
         ring_a_{shared_ + Memory::kFullA, shared_ + Memory::kEmptyA} {}
 
-  __device__ __forceinline__ void run() {
+  MDOPS_D void run() {
     const NetChain chain{p_.net, Parts, Memory::kKind};
     float sum[4 * kColumns];
     for (int h = 0; h < 2; ++h) unscale_[h] = inverse_power(scale_for(p_.bound[first_row_ + 8 * h]));
@@ -77,7 +76,7 @@ class RowThread {
   // expects them: registers have no index, and thirty copies of the code would be slow to fetch. `columns`
   // are rounded up to whole turns.
   template <int Turn, class F>
-  __device__ __forceinline__ void for_columns(int columns, float (&sum)[4 * kColumns], const F& f) const {
+  MDOPS_D void for_columns(int columns, float (&sum)[4 * kColumns], const F& f) const {
     static_assert(kColumns % Turn == 0);
 #pragma unroll 1
     for (int first = 0; first < kColumns; first += Turn) {
@@ -88,25 +87,23 @@ class RowThread {
     }
   }
 
-  __device__ __forceinline__ float2 constants(int64_t at, int e) const {
+  MDOPS_D float2 constants(int64_t at, int e) const {
     return __ldg(reinterpret_cast<const float2*>(net_ + at + 8 * e + column_));
   }
 
   // Where the high parts of two numbers of A are, and the low ones: next to them, or, if the product does not
   // use them, in the free blocks after the layer.
-  __device__ __forceinline__ int place(int e, int h) const {
+  MDOPS_D int place(int e, int h) const {
     constexpr int eights = kBlockDepth / 8;
     return e / eights * Memory::kBlockBytes + wide_place(row_ + 8 * h, 8 * (e % eights) + column_);
   }
-  static __device__ __forceinline__ int low_place(int at) {
+  static MDOPS_D int low_place(int at) {
     static_assert(Memory::kBlocks % 2 == 0 && Memory::kBlocks * unit_depth(2) >= 8 * kColumns);
     return Parts == 2 ? at ^ 64 : at + Memory::kBlocks / 2 * Memory::kBlockBytes;
   }
-  __device__ __forceinline__ float2 halves(int at) const {
-    return __half22float2(*reinterpret_cast<const __half2*>(a_ + at));
-  }
+  MDOPS_D float2 halves(int at) const { return __half22float2(*reinterpret_cast<const __half2*>(a_ + at)); }
 
-  __device__ __forceinline__ float2* slopes(int n, int e, int h) const {
+  MDOPS_D float2* slopes(int n, int e, int h) const {
     const int64_t layer = static_cast<int64_t>(blockIdx.x) * (p_.net.layers - 1) + n;
     return p_.slopes + (layer * (2 * kColumns) + 2 * e + h) * (2 * kGroupThreads) + threadIdx.x;
   }
@@ -114,7 +111,7 @@ class RowThread {
   // Initial sums of a product: zero, or the gradient through a residual layer's skip, which the sums already
   // hold if it is not the last layer. With a layer twice as wide, both halves go through the memory of its
   // slopes, which are no longer needed.
-  __device__ __forceinline__ void start(int m, int n, float (&sum)[4 * kColumns]) const {
+  MDOPS_D void start(int m, int n, float (&sum)[4 * kColumns]) const {
     const bool residual = m >= p_.net.layers && n > 0 && p_.net.residual[n];
     const bool last = n == p_.net.layers - 1;
     const int shift = residual ? input_shift(p_.net, n, kColumns) : kColumns;
@@ -147,8 +144,8 @@ class RowThread {
 
   // sum += A B, for B the next blocks of one or two units. The tensor cores sum two blocks, 64 products of
   // two parts or 128 of one, and round towards zero; the rest is added in float32.
-  __device__ __forceinline__ void multiply(bool streamed, int steps, int width, const float (&by)[2],
-                                           float (&sum)[4 * kColumns]) {
+  MDOPS_D void multiply(bool streamed, int steps, int width, const float (&by)[2],
+                        float (&sum)[4 * kColumns]) {
     constexpr int pair = 2 * kBlockSteps;
     for (int step = 0; step < steps; step += pair) {
       const int block = step / kBlockSteps, now = min(pair, steps - step);
@@ -168,19 +165,19 @@ class RowThread {
     }
   }
 
-  __device__ __forceinline__ uint64_t block_of_a(int block) const {
+  MDOPS_D uint64_t block_of_a(int block) const {
     return wide_matrix(shared_address(a_) + block % Memory::kBlocks * Memory::kBlockBytes);
   }
   // Of the current pair.
-  __device__ __forceinline__ uint64_t unit_of_b(int block) const {
+  MDOPS_D uint64_t unit_of_b(int block) const {
     const int at = ring_.slot * Memory::kPairBytes + block * Memory::kUnitBytes;
     return wide_matrix(shared_ + Memory::kUnits + at);
   }
 
   // part = A B of `now` times 16 columns of A, at most `Most`, in one or two blocks; the small parts first.
   template <int Most>
-  static __device__ __forceinline__ void multiply_blocks(int now, float (&part)[4 * kUnitEights], uint64_t a0,
-                                                         uint64_t a1, uint64_t b0, uint64_t b1) {
+  static MDOPS_D void multiply_blocks(int now, float (&part)[4 * kUnitEights], uint64_t a0, uint64_t a1,
+                                      uint64_t b0, uint64_t b1) {
     if constexpr (Most > 1)
       if (now < Most) return multiply_blocks<Most - 1>(now, part, a0, a1, b0, b1);
     begin_products();
@@ -199,7 +196,7 @@ class RowThread {
 
   // x of layer n becomes f(x) and the next product's A; for the last layer, the output, and the gradient
   // before its activation.
-  __device__ __forceinline__ void activate_layer(int n, float (&sum)[4 * kColumns]) {
+  MDOPS_D void activate_layer(int n, float (&sum)[4 * kColumns]) {
     float largest[2] = {0, 0};
     with_layer<Fixed>(p_.net, n, [&]<Activation kind, bool Last, bool Residual>() {
       activate_columns<kind, Last, Residual>(n, sum, largest);
@@ -208,7 +205,7 @@ class RowThread {
   }
 
   template <Activation kind, bool Last, bool Residual>
-  __device__ __forceinline__ void activate_columns(int n, float (&sum)[4 * kColumns], float (&largest)[2]) {
+  MDOPS_D void activate_columns(int n, float (&sum)[4 * kColumns], float (&largest)[2]) {
     float steepest[2] = {0, 0};
     double output[2] = {0, 0};
     const bool residual = Residual && n > 0 && p_.net.residual[n];
@@ -250,7 +247,7 @@ class RowThread {
 
   // From the gradient of layer n's values to that before its activation. Its bound is the product of bounds:
   // a bound too large by up to 2^10 costs nothing.
-  __device__ __forceinline__ void pass_back(int n, float (&sum)[4 * kColumns]) {
+  MDOPS_D void pass_back(int n, float (&sum)[4 * kColumns]) {
     float largest[2] = {0, 0};
 #pragma unroll
     for (int k = 0; k < 4 * kColumns; ++k) largest[k / 2 % 2] = fmaxf(largest[k / 2 % 2], fabsf(sum[k]));
@@ -264,9 +261,8 @@ class RowThread {
 
   // Writes f of the sums as the next product's A, once no thread of the group needs the last one's. The low
   // parts are kept for a residual layer even if the product does not use them.
-  template <class F>
-  __device__ __forceinline__ void write_a(int columns, const float (&largest)[2], float (&sum)[4 * kColumns],
-                                          bool keep_low, const F& f) {
+  MDOPS_D void write_a(int columns, const float (&largest)[2], float (&sum)[4 * kColumns], bool keep_low,
+                       const auto& f) {
     float scales[2];
     sync_group(group_);
     for (int h = 0; h < 2; ++h) {
@@ -287,7 +283,7 @@ class RowThread {
     sync_group(group_);
   }
 
-  __device__ __forceinline__ void store_gradient(int first, int columns, float (&sum)[4 * kColumns]) const {
+  MDOPS_D void store_gradient(int first, int columns, float (&sum)[4 * kColumns]) const {
     float* const to = p_.inputs + first_row_ * columns + first + column_;
 #pragma unroll
     for (int e = 0; e < kUnitCols / 8; ++e) {

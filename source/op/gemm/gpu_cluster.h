@@ -23,6 +23,8 @@
 
 #include "common/early.h"
 #include "common/gpu_barrier.h"
+#include "common/gpu_floats.h"
+#include "common/gpu_unroll.h"
 #include "common/profiler.h"
 #include "gemm/gpu_args.h"
 #include "gemm/gpu_layer.h"
@@ -91,7 +93,7 @@ struct ClusterArgs {
 template <int Parts>
 class ClusterBlock {
  public:
-  __device__ __forceinline__ ClusterBlock(const ClusterArgs& p, char* shared, int type)
+  MDOPS_D ClusterBlock(const ClusterArgs& p, char* shared, int type)
       : p_(p),
         net_(p.call.net),
         cluster_(cooperative_groups::this_cluster()),
@@ -103,13 +105,11 @@ class ClusterBlock {
         turn_(0),
         exchanges_(0) {
     const uint32_t own = shared_address(shared);
-#pragma unroll
-    for (int b = 0; b < kClusterBlocks; ++b) away_[b] = address_in_block(own, b) - own;
+    unrolled<kClusterBlocks>([&](int b) { away_[b] = address_in_block(own, b) - own; });
   }
 
   // From the input to its gradient. `follow` waits for the kernel that wrote the input.
-  template <class Follow>
-  __device__ __forceinline__ void run(const Follow& follow) {
+  MDOPS_D void run(const auto& follow) {
     init_exchange();
     meet([&] { begin(input_work()); });  // all blocks must run before one writes to another
     follow();
@@ -137,39 +137,38 @@ class ClusterBlock {
 
  private:
   template <class T>
-  __device__ __forceinline__ T* at(int offset) const {
+  MDOPS_D T* at(int offset) const {
     return reinterpret_cast<T*>(shared_ + offset);
   }
-  __device__ __forceinline__ float* rows(int turn) const {
+  MDOPS_D float* rows(int turn) const {
     return at<float>(p_.memory.rows) + turn * kClusterRows * p_.memory.width;
   }
-  __device__ __forceinline__ float* grads(int turn) const {
+  MDOPS_D float* grads(int turn) const {
     return at<float>(p_.memory.grads) + turn * kClusterRows * p_.memory.width;
   }
-  __device__ __forceinline__ float* largest(int turn) const {
+  MDOPS_D float* largest(int turn) const {
     return at<float>(p_.memory.largest) + turn * kClusterRows * kClusterBlocks;
   }
-  __device__ __forceinline__ float* slopes(int layer, int row) const {
+  MDOPS_D float* slopes(int layer, int row) const {
     return at<float>(p_.memory.slopes) + (layer * kClusterRows + row) * p_.memory.own;
   }
-  __device__ __forceinline__ float* scales() const { return at<float>(p_.memory.scales); }
-  __device__ __forceinline__ float* sums(int slice, int row) const {
+  MDOPS_D float* scales() const { return at<float>(p_.memory.scales); }
+  MDOPS_D float* sums(int slice, int row) const {
     return at<float>(p_.memory.sums) + (slice * kClusterRows + row) * p_.memory.stride;
   }
 
   // Writes four numbers of a row, from `column` of the operand on, a multiple of four, to their lanes'
   // places.
-  __device__ __forceinline__ void split_into_operand(int row, int column, float scale, float4 x) const {
+  MDOPS_D void split_into_operand(int row, int column, float scale, float4 x) const {
     uint32_t* const operand = at<uint32_t>(p_.memory.operand);
     uint2 parts[Parts];
-    split(make_float4(scale * x.x, scale * x.y, scale * x.z, scale * x.w), parts);
+    split(scale * x, parts);
     const int step = column / kStepDepth, pair = column % kStepDepth / 2;
     const int lane = row % 8 * 4 + pair % 4, number = row / 8 + 2 * (pair / 4);
-#pragma unroll
-    for (int k = 0; k < Parts; ++k) {
+    unrolled<Parts>([&](int k) {
       uint32_t* const to = operand + ((step * Parts + k) * kWarp + lane) * 4 + number;
       to[0] = parts[k].x, to[4] = parts[k].y;
-    }
+    });
   }
 
   // A lane's numbers of a few steps of a tile of B: zeros after the last.
@@ -189,13 +188,13 @@ class ClusterBlock {
   struct Position {
     int tile, step;
 
-    __device__ __forceinline__ bool ends_tile(const Work& work) const { return step + kAhead >= work.steps; }
-    __device__ __forceinline__ Position next(const Work& work) const {
+    MDOPS_D bool ends_tile(const Work& work) const { return step + kAhead >= work.steps; }
+    MDOPS_D Position next(const Work& work) const {
       return ends_tile(work) ? Position{tile + work.apart, 0} : Position{tile, step + kAhead};
     }
   };
 
-  __device__ __forceinline__ void load(Steps& to, const Work& work, Position at) const {
+  MDOPS_D void load(Steps& to, const Work& work, Position at) const {
     if (at.tile >= work.end) return;
     using Whole = std::conditional_t<Parts == 2, uint4, uint2>;
     const int apart = work.matrix.tiles * kWarp, count = work.steps - at.step;
@@ -210,37 +209,32 @@ class ClusterBlock {
   }
 
   // Adds the products of those steps with the operand's from `first` on, `count` of them.
-  __device__ __forceinline__ void add(int first, int count, const Steps& b, float (&sum)[4]) const {
+  MDOPS_D void add(int first, int count, const Steps& b, float (&sum)[4]) const {
     if (count <= 0) return;  // more warps than steps
     const uint4* const operand = at<uint4>(p_.memory.operand) + first * Parts * kWarp + lane_index();
     float part[kAhead][4] = {};
-#pragma unroll
-    for (int n = 0; n < kAhead; ++n) {
+    unrolled<kAhead>([&](int n) {
       const int from = min(n, count - 1) * Parts * kWarp;
       uint32_t left[Parts][4];
-#pragma unroll
-      for (int k = 0; k < Parts; ++k) {
+      unrolled<Parts>([&](int k) {
         const uint4 x = operand[from + k * kWarp];
         left[k][0] = x.x, left[k][1] = x.y, left[k][2] = x.z, left[k][3] = x.w;
-      }
-#pragma unroll
-      for (int product = 0; product < (Parts == 2 ? 3 : 1); ++product) {
+      });
+      unrolled<(Parts == 2 ? 3 : 1)>([&](int product) {
         const auto& right = b.of[n].part[product == 1];
         multiply_here(part[n], left[product == 2], right[0], right[1]);
-      }
-    }
+      });
+    });
     // Added outside of the tensor cores, which round towards zero.
-#pragma unroll
-    for (int c = 0; c < 4; ++c) sum[c] += (part[0][c] + part[1][c]) + (part[2][c] + part[3][c]);
+    unrolled<4>([&](int c) { sum[c] += (part[0][c] + part[1][c]) + (part[2][c] + part[3][c]); });
     static_assert(kAhead == 4);
   }
 
   // Starts the loads with which `multiply` begins.
-  __device__ __forceinline__ void begin(const Work& work) { load(next_, work, {work.tile, 0}); }
+  MDOPS_D void begin(const Work& work) { load(next_, work, {work.tile, 0}); }
 
   // Calls done(tile, sum) for each tile.
-  template <class Done>
-  __device__ __forceinline__ void multiply(const Work& work, const Done& done) {
+  MDOPS_D void multiply(const Work& work, const auto& done) {
     float sum[4] = {};
     Position at{work.tile, 0};
     const auto turn = [&](const Steps& now, Steps& then) {
@@ -263,20 +257,20 @@ class ClusterBlock {
   }
 
   // Stores a lane's sums of a tile: `to` is the first number of a block's row 0.
-  __device__ __forceinline__ void store_sums(float* to, const float (&sum)[4]) const {
+  MDOPS_D void store_sums(float* to, const float (&sum)[4]) const {
     to += lane_index() / 4 * p_.memory.stride + 2 * (lane_index() % 4);
     *reinterpret_cast<float2*>(to) = make_float2(sum[0], sum[1]);
     *reinterpret_cast<float2*>(to + 8 * p_.memory.stride) = make_float2(sum[2], sum[3]);
   }
 
   // The input times the first weights: this block's part of the depth.
-  __device__ __forceinline__ Work input_work() const {
+  MDOPS_D Work input_work() const {
     const PackedMatrix& matrix = p_.packed.forward[0];
     const Share steps(matrix.steps, block_);
     return {matrix, steps.first, 0, steps.count, warp(), kClusterWarps, matrix.tiles};
   }
 
-  __device__ __forceinline__ void multiply_input() {
+  MDOPS_D void multiply_input() {
     const Work work = input_work();
     const int row = warp();
     const int64_t at = first_row_ + row;
@@ -293,12 +287,11 @@ class ClusterBlock {
   }
 
   // Splits the rows that all blocks have now into the operand.
-  __device__ __forceinline__ void split_rows(int steps) const {
+  MDOPS_D void split_rows(int steps) const {
     const int row = warp();
     const float* const from = rows(turn_) + row * p_.memory.width;
     float most = 0;
-#pragma unroll
-    for (int b = 0; b < kClusterBlocks; ++b) most = fmaxf(most, largest(turn_)[row * kClusterBlocks + b]);
+    unrolled<kClusterBlocks>([&](int b) { most = fmaxf(most, largest(turn_)[row * kClusterBlocks + b]); });
     const float scale = scale_for(most);
     for (int column = 4 * lane_index(); column < kStepDepth * steps; column += 4 * kWarp)
       split_into_operand(row, column, scale, *reinterpret_cast<const float4*>(from + column));
@@ -307,7 +300,7 @@ class ClusterBlock {
   }
 
   // Those rows times a layer's weights: own columns, the depth in slices.
-  __device__ __forceinline__ Work layer_work(const PackedMatrix& matrix) const {
+  MDOPS_D Work layer_work(const PackedMatrix& matrix) const {
     const Share tiles(matrix.tiles, block_);
     const int slice = warp() % kClusterSlices, each = (matrix.steps + kClusterSlices - 1) / kClusterSlices;
     const int first = slice * each, steps = min(each, matrix.steps - first), end = tiles.first + tiles.count;
@@ -316,7 +309,7 @@ class ClusterBlock {
         end};
   }
 
-  __device__ __forceinline__ void multiply_rows(const Work& work) {
+  MDOPS_D void multiply_rows(const Work& work) {
     split_rows(work.matrix.steps);
     const int first = Share(work.matrix.tiles, block_).first;
     float* const to = sums(warp() % kClusterSlices, 0);
@@ -326,7 +319,7 @@ class ClusterBlock {
   }
 
   // The columns of the input's gradient.
-  __device__ __forceinline__ Work gradient_work() const {
+  MDOPS_D Work gradient_work() const {
     const PackedMatrix& matrix = p_.packed.backward[0];
     const Share tiles(matrix.tiles, block_);
     return {matrix, 0, 0, matrix.steps, tiles.first + warp(), kClusterWarps, tiles.first + tiles.count};
@@ -336,7 +329,7 @@ class ClusterBlock {
   struct OwnColumn {
     float inverse, bias, timestep, out_weight;
   };
-  __device__ __forceinline__ OwnColumn own_column(const PackedMatrix& matrix, int n, int own) const {
+  MDOPS_D OwnColumn own_column(const PackedMatrix& matrix, int n, int own) const {
     const Share tiles(matrix.tiles, block_);
     OwnColumn c{};
     if (own >= kTileCols * tiles.count) return c;
@@ -349,7 +342,7 @@ class ClusterBlock {
   }
 
   // Starts the work after product n, forward or backward.
-  __device__ __forceinline__ void begin_after(int n, bool backward) {
+  MDOPS_D void begin_after(int n, bool backward) {
     if (!backward && n < net_.layers - 1) return begin(layer_work(p_.packed.forward[n + 1]));
     const int below = backward ? n - 1 : n;
     begin(below > 0 ? layer_work(p_.packed.backward[below]) : gradient_work());
@@ -357,9 +350,8 @@ class ClusterBlock {
 
   // Calls finish(column, own column, number of the product, its constants) -> x for each own column of this
   // warp's row, and sends x and its maximum to all blocks. `c`: of the lane's first column.
-  template <class Finish>
-  __device__ __forceinline__ void finish_row(const PackedMatrix& matrix, int n, bool backward, OwnColumn c,
-                                             int slices, int numbers, const Finish& finish) {
+  MDOPS_D void finish_row(const PackedMatrix& matrix, int n, bool backward, OwnColumn c, int slices,
+                          int numbers, const auto& finish) {
     const int row = warp(), lane = lane_index(), next = turn_ ^ 1;
     const Share tiles(matrix.tiles, block_);
     const float unscale = inverse_power(scales()[row]);
@@ -381,8 +373,7 @@ class ClusterBlock {
 
   // All blocks of the cluster wait for one another, and see what each has written. Work done `meanwhile` is
   // exempt: it may take longer.
-  template <class Meanwhile>
-  __device__ __forceinline__ void meet(const Meanwhile& meanwhile) {
+  MDOPS_D void meet(const auto& meanwhile) {
     cluster_.barrier_arrive();
     meanwhile();
     cluster_.barrier_wait();
@@ -390,25 +381,24 @@ class ClusterBlock {
 
   // A barrier counts what a block is sent, so that no fence has to wait for memory: two barriers alternate,
   // as a block may receive the next product's numbers while some of this one's are still on the way.
-  __device__ __forceinline__ uint32_t barrier() const {
+  MDOPS_D uint32_t barrier() const {
     return shared_address(at<char>(p_.memory.barriers)) + 8 * (exchanges_ & 1);
   }
-  __device__ __forceinline__ void init_exchange() const {
+  MDOPS_D void init_exchange() const {
     __syncthreads();
     if (threadIdx.x != 0) return;
     for (int k = 0; k < 2; ++k) init_barrier(shared_address(at<char>(p_.memory.barriers)) + 8 * k, 1);
     publish_barriers();
   }
   // Waits for this many tiles of sums or rows from all blocks, and `more` bytes.
-  template <class Meanwhile>
-  __device__ __forceinline__ void exchange(int tiles, const Meanwhile& meanwhile, int more = 0) {
+  MDOPS_D void exchange(int tiles, const auto& meanwhile, int more = 0) {
     const int bytes = 4 * kClusterRows * kTileCols * tiles + more;
     if (threadIdx.x == 0) expect_bytes(barrier(), bytes);
     meanwhile();
     wait_in_cluster(barrier(), exchanges_ >> 1 & 1);
     ++exchanges_;
   }
-  __device__ __forceinline__ void send_sums(int to, int column, const float (&sum)[4]) const {
+  MDOPS_D void send_sums(int to, int column, const float (&sum)[4]) const {
     const float* const place =
         sums(block_, 0) + column + lane_index() / 4 * p_.memory.stride + 2 * (lane_index() % 4);
     const uint32_t address = address_in_block(shared_address(place), to);
@@ -423,7 +413,7 @@ class ClusterBlock {
   }
 
   // Writes to the same place in all blocks.
-  __device__ __forceinline__ void give(const float* place, float x) const {
+  MDOPS_D void give(const float* place, float x) const {
     const uint32_t own = shared_address(place);
     const uint32_t counted = barrier();
 #pragma unroll
@@ -434,7 +424,7 @@ class ClusterBlock {
                    : "memory");
   }
 
-  __device__ __forceinline__ void finish_layer(int n, const OwnColumn& first) {
+  MDOPS_D void finish_layer(int n, const OwnColumn& first) {
     const int last = net_.layers - 1, row = warp();
     const float* const before = rows(turn_) + row * p_.memory.width;
     double output = 0;
@@ -456,7 +446,7 @@ class ClusterBlock {
   }
 
   // From the gradient before the activation of layer n to that of layer n - 1.
-  __device__ __forceinline__ void finish_backward(int n, const OwnColumn& first) {
+  MDOPS_D void finish_backward(int n, const OwnColumn& first) {
     const int last = net_.layers - 1, row = warp(), width = net_.neurons[n - 1];
     const float* const above = grads(turn_) + row * p_.memory.width;
     float* const keep = n > 1 && net_.residual[n - 1] ? grads(turn_ ^ 1) + row * p_.memory.width : nullptr;
@@ -471,22 +461,21 @@ class ClusterBlock {
   }
 
   // Replaces the input by its gradient.
-  __device__ __forceinline__ void input_gradient(const Work& work) {
+  MDOPS_D void input_gradient(const Work& work) {
     split_rows(work.matrix.steps);
     multiply(work, [&](int tile, const float (&sum)[4]) {
       const int row = lane_index() / 4, column = kTileCols * tile + 2 * (lane_index() % 4);
       const float2 inverse = *reinterpret_cast<const float2*>(weights_ + work.matrix.columns_at() + column);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      unrolled<2>([&](int half) {
         const float unscale = inverse_power(scales()[row + 8 * half]);
         float* const to = p_.call.inputs + (first_row_ + row + 8 * half) * net_.inputs + column;
         *reinterpret_cast<float2*>(to) =
             make_float2(sum[2 * half] * inverse.x * unscale, sum[2 * half + 1] * inverse.y * unscale);
-      }
+      });
     });
   }
 
-  __device__ __forceinline__ int warp() const { return threadIdx.x / kWarp; }
+  MDOPS_D int warp() const { return threadIdx.x / kWarp; }
 
   const ClusterArgs& p_;
   const GpuNetShape& net_;

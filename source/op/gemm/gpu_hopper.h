@@ -2,8 +2,6 @@
 // gpu_shape.h shows the operands.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu_barrier.h"
 #include "common/gpu_wgmma.h"
 #include "gemm/gpu_tile.h"
@@ -13,18 +11,18 @@ namespace mdops {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Synchronises both of the block's multiplying warpgroups.
-__device__ __forceinline__ void sync_groups() {
+MDOPS_D void sync_groups() {
   sync_threads(3, 2 * kGroupThreads);
 }
 
 // Synchronises one of them.
-__device__ __forceinline__ void sync_group(int group) {
+MDOPS_D void sync_group(int group) {
   sync_threads(group + 1, kGroupThreads);
 }
 
 // Waits for the products; the numbers are not read before.
 template <int Size>
-__device__ __forceinline__ void end_products(float (&d)[Size]) {
+MDOPS_D void end_products(float (&d)[Size]) {
   commit_products();
   wait_for_products<0>();
   fence_operands(d);
@@ -34,13 +32,13 @@ __device__ __forceinline__ void end_products(float (&d)[Size]) {
 // lane l of it, d[4 j + 2 h + c]: row 16 w + 8 h + l / 4, column 8 j + 2 (l % 4) + c.
 //
 // Operands `A`, `B` and `Add` stand behind d's registers, whose names and operands the last two are.
-#define MDOPS_MULTIPLY_UNIT(Columns, A, B, Add, Names, ...)                                                 \
-  __device__ __forceinline__ void multiply_unit(float (&d)[Columns / 2], uint64_t a, uint64_t b, int add) { \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #Add                                              \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #Columns "k16.f32.f16.f16 {" Names "}, %" #A     \
-                 ", %" #B ", add, 1, 1, 0, 0;\n}"                                                           \
-                 : __VA_ARGS__                                                                              \
-                 : "l"(a), "l"(b), "r"(add));                                                               \
+#define MDOPS_MULTIPLY_UNIT(Columns, A, B, Add, Names, ...)                                             \
+  MDOPS_D void multiply_unit(float (&d)[Columns / 2], uint64_t a, uint64_t b, int add) {                \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #Add                                          \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #Columns "k16.f32.f16.f16 {" Names "}, %" #A \
+                 ", %" #B ", add, 1, 1, 0, 0;\n}"                                                       \
+                 : __VA_ARGS__                                                                          \
+                 : "l"(a), "l"(b), "r"(add));                                                           \
   }
 
 MDOPS_MULTIPLY_UNIT(32, 16, 17, 18, MDOPS_REGISTERS_16, MDOPS_NUMBERS_16("+f", d, 0))

@@ -8,8 +8,8 @@ namespace mdops {
 
 // y = f(x + bias) timestep + residual, and its slope dy/dx.
 template <Activation kind>
-__device__ __forceinline__ void layer_value(float x, float bias, float timestep, float residual,
-                                            float threshold, float* value, float* slope) {
+MDOPS_D void layer_value(float x, float bias, float timestep, float residual, float threshold, float* value,
+                         float* slope) {
   activate<kind>(x + bias, threshold, value, slope);
   *value = *value * timestep + residual;
   *slope *= timestep;
@@ -17,14 +17,13 @@ __device__ __forceinline__ void layer_value(float x, float bias, float timestep,
 
 // The gradient by a layer's y becomes that by its x. (The residual's part for the previous layer is the
 // gradient by y itself.)
-__device__ __forceinline__ float before_activation(float grad, float slope) {
+MDOPS_D float before_activation(float grad, float slope) {
   return grad * slope;
 }
 
 // Adds the last hidden layer's part to the output; returns the gradient of scale * output before the
 // activation.
-__device__ __forceinline__ float end_of_net(float value, float slope, float out_weight, float scale,
-                                            double* output) {
+MDOPS_D float end_of_net(float value, float slope, float out_weight, float scale, double* output) {
   *output += static_cast<double>(value) * out_weight;
   return before_activation(scale * out_weight, slope);
 }

@@ -13,9 +13,8 @@ namespace mdops {
 // The tile's rows of one block of columns: a group of lanes per row, four columns per lane, a few rows at
 // once, since their loads take long.
 template <class T, LayerStep Step>
-__device__ __forceinline__ void finish_tile(const LayerArgs& p, const float* net, float scale,
-                                            int64_t first_row, int first_col, int block, int blocks,
-                                            const float* c, const float* scales, double* outputs) {
+MDOPS_D void finish_tile(const LayerArgs& p, const float* net, float scale, int64_t first_row, int first_col,
+                         int block, int blocks, const float* c, const float* scales, double* outputs) {
   constexpr int lanes = T::kCols <= 64 ? 16 : 32, groups = T::kThreads / lanes;
   constexpr int at_once = T::kRows / groups < 4 ? T::kRows / groups : 4;
   static_assert(T::kRows % (groups * at_once) == 0);

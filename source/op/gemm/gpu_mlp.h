@@ -22,12 +22,12 @@ struct MlpLayerArgs {
   const int32_t* tile_net = nullptr;
   int tile_rows = 1;
 
-  __device__ __forceinline__ int64_t vector(int64_t row) const {
+  MDOPS_D int64_t vector(int64_t row) const {
     return tile_net ? static_cast<int64_t>(max(0, tile_net[quotient_of(row, tile_rows)])) * columns : 0;
   }
 
   // In 32 bits if possible, which is much faster on a GPU.
-  static __device__ __forceinline__ int64_t quotient_of(int64_t a, int b) {
+  static MDOPS_D int64_t quotient_of(int64_t a, int b) {
     const uint64_t whole = static_cast<uint64_t>(a);
     return whole >> 32 ? a / b : static_cast<uint32_t>(whole) / static_cast<uint32_t>(b);
   }
@@ -41,7 +41,7 @@ struct MlpValues {
 };
 
 template <class T>
-__device__ __forceinline__ T mlp_added(const MlpLayerArgs<T>& p, const T* x, int64_t row, int column) {
+MDOPS_D T mlp_added(const MlpLayerArgs<T>& p, const T* x, int64_t row, int column) {
   return p.adds_input ? x[row * p.inputs + column % p.inputs] : T(0);
 }
 

@@ -38,7 +38,7 @@ constexpr int kAtOnce = 8;  // loads of a lane in flight
 // A warp calls f(k, x) for numbers k .. k + 3 of a row, for each multiple k of four below `end`; zeros from
 // `columns` on.
 template <bool Fours, class F>
-__device__ __forceinline__ void for_fours(const float* row, int columns, int end, const F& f) {
+MDOPS_D void for_fours(const float* row, int columns, int end, const F& f) {
   for (int first = 4 * lane_index(); first < end; first += kAtOnce * 4 * kWarp) {
     float4 x[kAtOnce];
 #pragma unroll

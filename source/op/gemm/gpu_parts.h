@@ -9,25 +9,25 @@
 namespace mdops {
 
 // 2^(kLargest - floor(log2 largest)), within the range of float32.
-__device__ __forceinline__ float scale_for(float largest) {
+MDOPS_D float scale_for(float largest) {
   const int exponent = (__float_as_int(largest) >> 23) - 127;
   const int power = kLargest - (largest > 0 ? exponent : 0);
   return __int_as_float((min(max(power, -100), 100) + 127) << 23);
 }
 
 // The inverse of a power of two.
-__device__ __forceinline__ float inverse_power(float scale) {
+MDOPS_D float inverse_power(float scale) {
   return __int_as_float((254 << 23) - __float_as_int(scale));
 }
 
-__device__ __forceinline__ uint32_t pack_halves(float a, float b) {
+MDOPS_D uint32_t pack_halves(float a, float b) {
   const __half2 pair = __floats2half2_rn(a, b);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
 // Two numbers as their high halves and, if there are two parts, their low halves.
 template <int Parts>
-__device__ __forceinline__ void split(float a, float b, uint32_t (&parts)[Parts]) {
+MDOPS_D void split(float a, float b, uint32_t (&parts)[Parts]) {
   const __half2 high = __floats2half2_rn(a, b);
   parts[0] = *reinterpret_cast<const uint32_t*>(&high);
   if constexpr (Parts == 2) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void split(float a, float b, uint32_t (&parts)[Parts]
 
 // The same for four numbers, in memory order.
 template <int Parts>
-__device__ __forceinline__ void split(float4 x, uint2 (&parts)[Parts]) {
+MDOPS_D void split(float4 x, uint2 (&parts)[Parts]) {
   uint32_t first[Parts], second[Parts];
   split(x.x, x.y, first);
   split(x.z, x.w, second);
@@ -54,7 +54,7 @@ struct alignas(8 * Parts) Fragment {
 };
 
 // Stores sixteen bytes to device memory at once; else the compiler makes four stores.
-__device__ __forceinline__ void store_four(float* to, float a, float b, float c, float d) {
+MDOPS_D void store_four(float* to, float a, float b, float c, float d) {
   __stcg(reinterpret_cast<float4*>(to), make_float4(a, b, c, d));
 }
 
@@ -68,14 +68,14 @@ struct InputRow {
   float scale;
   int in_tile, tile_rows;
 
-  __device__ __forceinline__ InputRow(float* inputs, int columns, int tile_rows, int64_t row, float bound)
+  MDOPS_D InputRow(float* inputs, int columns, int tile_rows, int64_t row, float bound)
       : scale(scale_for(bound)),
         in_tile(Parts ? static_cast<int>(row % tile_rows) : 0),
         tile_rows(tile_rows) {
     to = reinterpret_cast<char*>(inputs + (row - in_tile) * columns);
   }
   // Numbers k .. k + 3, k a multiple of four.
-  __device__ __forceinline__ void store(int k, float a, float b, float c, float d) const {
+  MDOPS_D void store(int k, float a, float b, float c, float d) const {
     if constexpr (Parts > 0) {
       constexpr int depth = unit_depth(Parts);
       uint2 parts[Parts];

@@ -8,8 +8,6 @@
 // `parts`, everywhere, is how many there are, 2 or 1.
 #pragma once
 
-#include <cstdint>
-
 #include "common/activation.h"
 
 namespace mdops {

@@ -35,7 +35,7 @@ struct LayerArgs {
   float threshold;
 };
 
-__device__ __forceinline__ void load_four(const float* from, float* x) {
+MDOPS_D void load_four(const float* from, float* x) {
   const float4 v = *reinterpret_cast<const float4*>(from);
   x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
 }
@@ -45,7 +45,7 @@ struct Columns {
   float inverse[4], bias[4], timestep[4], out_weight[4];
 
   template <LayerStep Step>
-  __device__ __forceinline__ void load(const LayerArgs& p, const float* net, int col) {
+  MDOPS_D void load(const LayerArgs& p, const float* net, int col) {
     load_four(net + p.matrix.columns_at() + col, inverse);
     if constexpr (Step == LayerStep::forward || Step == LayerStep::last) {
       load_four(net + p.bias + col, bias);
@@ -56,7 +56,7 @@ struct Columns {
 };
 
 // The input that a residual layer, as wide as its input or twice, adds to four columns.
-__device__ __forceinline__ void residual_input(const LayerArgs& p, int64_t row, int col, float* x) {
+MDOPS_D void residual_input(const LayerArgs& p, int64_t row, int col, float* x) {
   const float* from = p.residual + row * p.residual_stride;
   if (p.residual_cols % 4 == 0 && col + 4 <= p.neurons) {
     load_four(from + (col >= p.residual_cols ? col - p.residual_cols : col), x);
@@ -70,8 +70,8 @@ __device__ __forceinline__ void residual_input(const LayerArgs& p, int64_t row, 
 }
 
 // The residual's part of the gradient by four columns of a layer's input.
-__device__ __forceinline__ void residual_gradient(const LayerArgs& p, const float* net, float scale,
-                                                  int64_t row, int col, float* x) {
+MDOPS_D void residual_gradient(const LayerArgs& p, const float* net, float scale, int64_t row, int col,
+                               float* x) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) x[k] = 0;
   if (p.residual && p.neurons % 4 == 0) {
@@ -91,7 +91,7 @@ __device__ __forceinline__ void residual_gradient(const LayerArgs& p, const floa
 }
 
 // A sum of products, of a row and a column scaled by powers of two.
-__device__ __forceinline__ float unscaled(float sum, float of_column, float of_row) {
+MDOPS_D float unscaled(float sum, float of_column, float of_row) {
   return sum * (of_column * of_row);
 }
 
@@ -102,8 +102,7 @@ struct RowPart {
   float value[4], slope[4];
 
   template <LayerStep Step>
-  __device__ __forceinline__ void load(const LayerArgs& p, const float* net, float scale, int64_t row,
-                                       int col, float4 sum) {
+  MDOPS_D void load(const LayerArgs& p, const float* net, float scale, int64_t row, int col, float4 sum) {
     x[0] = sum.x, x[1] = sum.y, x[2] = sum.z, x[3] = sum.w;
     if constexpr (Step != LayerStep::input) {
 #pragma unroll
@@ -119,8 +118,7 @@ struct RowPart {
 
   // Columns that are not real become zero, as their weights, timesteps and slopes are.
   template <LayerStep Step>
-  __device__ __forceinline__ void finish(const LayerArgs& p, const Columns& c, float unscale, float scale,
-                                         double* output) {
+  MDOPS_D void finish(const LayerArgs& p, const Columns& c, float unscale, float scale, double* output) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) x[k] = unscaled(x[k], c.inverse[k], unscale);
     if constexpr (Step == LayerStep::backward) {
@@ -145,7 +143,7 @@ struct RowPart {
   }
 
   template <LayerStep Step>
-  __device__ __forceinline__ void store(const LayerArgs& p, int64_t at) const {
+  MDOPS_D void store(const LayerArgs& p, int64_t at) const {
     if constexpr (Step == LayerStep::input) {
       store_four(p.value + at, x[0], x[1], x[2], x[3]);
     } else {
@@ -155,7 +153,7 @@ struct RowPart {
     }
   }
 
-  __device__ __forceinline__ float largest() const {
+  MDOPS_D float largest() const {
     return fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
   }
 };

@@ -23,6 +23,7 @@
 #include <cuda_pipeline.h>
 
 #include "common/gpu_copy.h"
+#include "common/gpu_floats.h"
 #include "common/gpu_mma.h"
 #include "common/gpu_unroll.h"
 #include "gemm/gpu_parts.h"
@@ -30,7 +31,7 @@
 namespace mdops {
 
 // Copies sixteen bytes; zeros if not `in_bounds`.
-__device__ __forceinline__ void copy_async(uint32_t shared, const float* from, bool in_bounds = true) {
+MDOPS_D void copy_async(uint32_t shared, const float* from, bool in_bounds = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from),
                "r"(in_bounds ? 16 : 0)
                : "memory");
@@ -70,40 +71,35 @@ struct Operands {
 template <class T>
 class StageOfA {
  public:
-  static __device__ __forceinline__ int place(int row, int sixteen) {
-    return row * T::kRowBytes + 16 * (sixteen ^ (row & 7));
-  }
+  static MDOPS_D int place(int row, int sixteen) { return row * T::kRowBytes + 16 * (sixteen ^ (row & 7)); }
 
-  __device__ __forceinline__ StageOfA(const Operands& in, char* raw)
+  MDOPS_D StageOfA(const Operands& in, char* raw)
       : raw_(raw + 16 * threadIdx.x),
         depth_(kStepDepth * in.steps - 4 * static_cast<int>(threadIdx.x % kQuads)),
         from_(in.a + threadIdx.x / kQuads * in.a_stride + 4 * (threadIdx.x % kQuads)),
         apart_(kRowsApart * in.a_stride) {}
 
-  __device__ __forceinline__ void copy(int stage) const {
+  MDOPS_D void copy(int stage) const {
     const int column = kStepDepth * T::kSteps * stage;
     const bool in_bounds = column < depth_;
     const uint32_t to = shared_address(raw_) + stage % 2 * T::kRawBytes;
     const float* from = in_bounds ? from_ + column : from_;
-#pragma unroll
-    for (int n = 0; n < kLoads; ++n) copy_async(to + 16 * n * T::kThreads, from + n * apart_, in_bounds);
+    unrolled<kLoads>([&](int n) { copy_async(to + 16 * n * T::kThreads, from + n * apart_, in_bounds); });
   }
 
-  __device__ __forceinline__ void split_into(char* shared, int stage, const float* scales) const {
+  MDOPS_D void split_into(char* shared, int stage, const float* scales) const {
     const int row = threadIdx.x / kQuads, quad = threadIdx.x % kQuads;
     char* at[T::kParts];
     for (int k = 0; k < T::kParts; ++k) at[k] = shared + place(row, 2 * (quad / 2) + k) + 8 * (quad & 1);
-#pragma unroll
-    for (int n = 0; n < kLoads; ++n) {
+    unrolled<kLoads>([&](int n) {
       const float4 x =
           *reinterpret_cast<const float4*>(raw_ + stage % 2 * T::kRawBytes + 16 * n * T::kThreads);
       const float s = scales[row + n * kRowsApart];
       uint2 parts[T::kParts];
-      split(make_float4(s * x.x, s * x.y, s * x.z, s * x.w), parts);
-#pragma unroll
-      for (int k = 0; k < T::kParts; ++k)
-        *reinterpret_cast<uint2*>(at[k] + n * kRowsApart * T::kRowBytes) = parts[k];
-    }
+      split(s * x, parts);
+      unrolled<T::kParts>(
+          [&](int k) { *reinterpret_cast<uint2*>(at[k] + n * kRowsApart * T::kRowBytes) = parts[k]; });
+    });
   }
 
  private:
@@ -119,8 +115,7 @@ class StageOfA {
 
 // Tiles after the last are left unset: their columns are unused.
 template <class T>
-__device__ __forceinline__ void copy_stage_of_b(const Operands& in, int stage, int first_tile,
-                                                uint32_t shared) {
+MDOPS_D void copy_stage_of_b(const Operands& in, int stage, int first_tile, uint32_t shared) {
   constexpr int of_tile = kWarp * T::kParts / 2;  // pieces of 16 bytes
   constexpr int all = T::kTiles * of_tile;
   const int pieces = min(T::kTiles, in.tiles - first_tile) * of_tile - static_cast<int>(threadIdx.x);
@@ -138,8 +133,8 @@ __device__ __forceinline__ void copy_stage_of_b(const Operands& in, int stage, i
 // Adds the first `steps` steps of a stage to the sums, in float32 outside of the tensor cores: these round
 // towards zero, which accumulates over a long depth. For TF32's accuracy it does not matter.
 template <class T>
-__device__ __forceinline__ void multiply_stage(const char* a, const char* b, int steps,
-                                               float (&sum)[T::kRowUnits][T::kColUnits][4]) {
+MDOPS_D void multiply_stage(const char* a, const char* b, int steps,
+                            float (&sum)[T::kRowUnits][T::kColUnits][4]) {
   constexpr int group = T::kColUnits % 4 == 0 ? 4 : T::kColUnits % 3 == 0 ? 3 : T::kColUnits;
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
   const int col_warp = warp % T::kColWarps, row_warp = warp / T::kColWarps % T::kRowWarps;
@@ -147,13 +142,12 @@ __device__ __forceinline__ void multiply_stage(const char* a, const char* b, int
   for (int step = warp / (T::kColWarps * T::kRowWarps); step < min(steps, T::kSteps);
        step += T::kDepthWarps) {
     uint32_t left[T::kParts][T::kRowUnits][4];
-#pragma unroll
-    for (int m = 0; m < T::kRowUnits; ++m) {
+    unrolled<T::kRowUnits>([&](int m) {
       const int row = 16 * (row_warp * T::kRowUnits + m) + lane % 16, eight = 2 * step + lane / 16;
 #pragma unroll
       for (int k = 0; k < T::kParts; ++k)
         load_matrices(left[k][m], shared_address(a + StageOfA<T>::place(row, 2 * eight + k)));
-    }
+    });
 #pragma unroll
     for (int first = 0; first < T::kColUnits; first += group) {
       Fragment<T::kParts> right[group];
@@ -178,8 +172,8 @@ __device__ __forceinline__ void multiply_stage(const char* a, const char* b, int
 // the rows' scales and those of B's columns. `scales` of the rows are in shared memory. Loads of B start
 // before `begin_rows()`, those of A after it.
 template <class T, class Begin>
-__device__ __forceinline__ float* multiply_tile(const Operands& in, int first_tile, const float* scales,
-                                                char* shared, const Begin& begin_rows) {
+MDOPS_D float* multiply_tile(const Operands& in, int first_tile, const float* scales, char* shared,
+                             const Begin& begin_rows) {
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
   const int col_warp = warp % T::kColWarps, row_warp = warp / T::kColWarps % T::kRowWarps;
   const int depth_warp = warp / (T::kColWarps * T::kRowWarps);
@@ -235,13 +229,11 @@ __device__ __forceinline__ float* multiply_tile(const Operands& in, int first_ti
 
 // Four columns of the tile, with the parts of the depth summed in order.
 template <class T>
-__device__ __forceinline__ float4 tile_sum(const float* c, int row, int col) {
+MDOPS_D float4 tile_sum(const float* c, int row, int col) {
   float4 sum = *reinterpret_cast<const float4*>(c + row * T::kStride + col);
 #pragma unroll
-  for (int d = 1; d < T::kDepthWarps; ++d) {
-    const float4 part = *reinterpret_cast<const float4*>(c + (d * T::kRows + row) * T::kStride + col);
-    sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
-  }
+  for (int d = 1; d < T::kDepthWarps; ++d)
+    sum += *reinterpret_cast<const float4*>(c + (d * T::kRows + row) * T::kStride + col);
   return sum;
 }
 

@@ -12,11 +12,11 @@ constexpr int64_t kMostNeurons = 1 << 20;
 
 // The ops' arguments besides x.
 struct NetArguments {
-  const std::vector<Tensor>&weights, &biases, &timesteps;
+  const Tensors &weights, &biases, &timesteps;
   const std::vector<int64_t>&residual, &activations;
   const std::vector<double>& thresholds;
   const std::string& matmul;
-  using Lists = const std::vector<Tensor>&;
+  using Lists = const Tensors&;
   using Integers = const std::vector<int64_t>&;
   using Parts =
       TypeList<Lists, Lists, Lists, Integers, Integers, const std::vector<double>&, const std::string&>;
@@ -24,13 +24,13 @@ struct NetArguments {
 
 struct MlpInputs {
   Tensor x;
-  std::vector<Tensor> weights, biases, timesteps;  // an empty one: none
+  Tensors weights, biases, timesteps;  // an empty one: none
   NetShape shape{};
   ScalarType dtype = x.scalar_type();
   Matmul matmul;
   int64_t rows = x.size(0), outputs;
 
-  MlpInputs(const Op& op, const Tensor& x_, const NetArguments& net)
+  MlpInputs(const Op& op, Input x_, const NetArguments& net)
       : x(float_input(op, "x", x_, {kAny, kAny})),
         weights(net.weights),
         biases(net.biases),
@@ -65,7 +65,7 @@ struct MlpInputs {
   bool has_timestep(int n) const { return timesteps[n].numel() > 0; }
 
  private:
-  Tensor vector(const Op& op, const char* name, const Tensor& given, int64_t size) const {
+  Tensor vector(const Op& op, const char* name, Input given, int64_t size) const {
     return input(op, name, given, dtype, {given.numel() ? size : 0});
   }
 
@@ -81,10 +81,10 @@ struct MlpInputs {
 
 // Empty tensors for gradients by weights, biases and timesteps; without elements if not requested.
 struct MlpGradients {
-  std::vector<Tensor> weights, biases, timesteps;
+  Tensors weights, biases, timesteps;
 
   MlpGradients(const Op& op, const MlpInputs& in, bool wanted) {
-    const auto like = [&](const Tensor& tensor) {
+    const auto like = [&](Input tensor) {
       const auto sizes = tensor.sizes();
       return empty(op, wanted ? std::vector<int64_t>(sizes.begin(), sizes.end()) : std::vector<int64_t>{0},
                    in.dtype);

@@ -85,8 +85,7 @@ class FirstProduct {
       : net_(net), out_(out), tiles_(net.bf16 ? net.bf16->groups_up : nullptr) {}
 
   // Adds the next group, in panels, with its weights.
-  template <class A>
-  void add(const A& weights, const Panels<T>& features) {
+  void add(const auto& weights, const Panels<T>& features) {
     if constexpr (sizeof(T) == 4) {
       if (net_.bf16) {
         uint16_t* const to = place(features.rows);

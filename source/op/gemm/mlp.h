@@ -12,8 +12,6 @@
 //   W: x^T Y' + dx^T D'    b: sum Y'    t: sum f' dz D + f Y    x: Y' W^T + (r)    dx: D' W^T + (r)
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "gemm/bf16.h"
 #include "gemm/net.h"

@@ -219,8 +219,7 @@ struct MlpBlock {
   }
 
   // Adds rows^T delta over the block's rows to a layer's sums, for `rows` the layer's inputs.
-  template <class Left>
-  void add_weights(int n, const Left& left, const Panels<T>& delta) const {
+  void add_weights(int n, const auto& left, const Panels<T>& delta) const {
     const Panels<T> across{m.across, lanes, padded<T>(net.neurons(n))};
     clear_from(delta, net.neurons(n));
     transpose(delta, across);

@@ -2,8 +2,6 @@
 //   y_n = timestep_n * f(x_n W_n + b_n), to which a residual layer adds x_n (twice, if it is twice as wide).
 #pragma once
 
-#include <cstdint>
-
 #include "common/activation.h"
 
 namespace mdops {

@@ -8,9 +8,9 @@ namespace mdops {
 
 template <class Device>
 struct MlpOps {
-  using Lists = std::vector<Tensor>;
+  using Lists = Tensors;
 
-  static MlpInputs arguments(Checked<Device>& in, const Tensor& x, NetArguments given) {
+  static MlpInputs arguments(Checked<Device>& in, Input x, NetArguments given) {
     MlpInputs net(in.op, x, given);
     if (in.op.on_cpu()) refuse_tf32(in.op, net.matmul);
     net.x = Device::placed(net.x);
@@ -25,9 +25,8 @@ struct MlpOps {
     return mlp_values_and_gradients(in.op, net);
   }
 
-  static std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(Checked<Device>& in, const Tensor& grad,
-                                                              const Tensor& x, NetArguments given,
-                                                              bool with_weights) {
+  static std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(Checked<Device>& in, Input grad, Input x,
+                                                              NetArguments given, bool with_weights) {
     const MlpInputs net = arguments(in, x, given);
     const Tensor a = Device::placed(input(in.op, "grad", grad, net.dtype, {net.rows, net.outputs}));
     MlpGradients grads(in.op, net, with_weights);
@@ -35,9 +34,11 @@ struct MlpOps {
     return {grad_x, grads.weights, grads.biases, grads.timesteps};
   }
 
-  static std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
-      Checked<Device>& in, const Tensor& direction, const Tensor& grad, const Tensor& grad_value,
-      const Tensor& x, NetArguments given, bool with_weights) {
+  static std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(Checked<Device>& in,
+                                                                               Input direction, Input grad,
+                                                                               Input grad_value, Input x,
+                                                                               NetArguments given,
+                                                                               bool with_weights) {
     const MlpInputs net = arguments(in, x, given);
     const Tensor u =
         Device::placed(input(in.op, "direction", direction, net.dtype, {net.rows, net.shape.features}));

@@ -13,8 +13,7 @@ struct ByRow {
   int64_t stride;
 
   ByRow from(int64_t row) const { return {base + row * stride, stride}; }
-  template <class Work>
-  MDOPS_HD void each(int64_t depth, const Work& work) const {
+  MDOPS_HD void each(int64_t depth, const auto& work) const {
     for (int64_t k = 0; k < depth; ++k) work(base + k, stride);
   }
 };
@@ -26,8 +25,7 @@ struct ByDepth {
   int64_t stride;
 
   ByDepth from(int64_t row) const { return {base + row, stride}; }
-  template <class Work>
-  MDOPS_HD void each(int64_t depth, const Work& work) const {
+  MDOPS_HD void each(int64_t depth, const auto& work) const {
     for (int64_t k = 0; k < depth; ++k) {
       __builtin_prefetch(base + k * stride + 64 / sizeof(T));
       work(base + k * stride, 1);
@@ -41,8 +39,7 @@ struct InLanes {
   Panels<T> panels;
 
   InLanes from(int64_t row) const { return {panels.from(row)}; }
-  template <class Work>
-  MDOPS_HD void each(int64_t depth, const Work& work) const {
+  MDOPS_HD void each(int64_t depth, const auto& work) const {
     for (int64_t col = 0; col < depth; col += Panels<T>::kWide) {
       const int64_t width = panels.width(col), end = depth - col < width ? depth - col : width;
       const T* column = panels.panel(col);

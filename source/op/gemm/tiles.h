@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "common/math.h"
+
 #if defined(MDOPS_TILES_EMULATED)
 #include <cstring>
 #else
@@ -77,21 +79,21 @@ class Tiles {
 #define MDOPS_EACH_TILE(work) work(0) work(1) work(2) work(3)
 
 template <int Tile>
-inline __attribute__((always_inline)) void tile_zero() {
+MDOPS_INLINE void tile_zero() {
 #define MDOPS_TILE(n) \
   if constexpr (Tile == n) _tile_zero(n);
   MDOPS_EACH_TILE(MDOPS_TILE)
 #undef MDOPS_TILE
 }
 template <int Tile>
-inline __attribute__((always_inline)) void tile_load(const void* from, int64_t stride) {
+MDOPS_INLINE void tile_load(const void* from, int64_t stride) {
 #define MDOPS_TILE(n) \
   if constexpr (Tile == n) _tile_loadd(n, from, stride);
   MDOPS_EACH_TILE(MDOPS_TILE)
 #undef MDOPS_TILE
 }
 template <int Tile>
-inline __attribute__((always_inline)) void tile_store(void* to, int64_t stride) {
+MDOPS_INLINE void tile_store(void* to, int64_t stride) {
 #define MDOPS_TILE(n) \
   if constexpr (Tile == n) _tile_stored(n, to, stride);
   MDOPS_EACH_TILE(MDOPS_TILE)
@@ -99,7 +101,7 @@ inline __attribute__((always_inline)) void tile_store(void* to, int64_t stride) 
 }
 #undef MDOPS_EACH_TILE
 template <int Sum>
-inline __attribute__((always_inline)) void tile_product() {
+MDOPS_INLINE void tile_product() {
   static_assert(Sum < kTileA && kTileA == 2 && kTileB == 3);
   if constexpr (Sum == 0) _tile_dpbf16ps(0, 2, 3);
   if constexpr (Sum == 1) _tile_dpbf16ps(1, 2, 3);
@@ -108,7 +110,7 @@ inline __attribute__((always_inline)) void tile_product() {
 #endif
 
 template <int Tile>
-inline __attribute__((always_inline)) void tile_reload(const void* from, int64_t stride) {
+MDOPS_INLINE void tile_reload(const void* from, int64_t stride) {
   tile_zero<Tile>();
   tile_load<Tile>(from, stride);
 }

@@ -79,8 +79,7 @@ template <class T>
 struct LayerPanels {
   Panels<T> of[kMaxLayers];
 
-  template <class Panel>
-  LayerPanels(const NetShape& net, const Panel& panel) : of{} {
+  LayerPanels(const NetShape& net, const auto& panel) : of{} {
     for (int n = 0; n < net.layers; ++n) of[n] = panel(n);
   }
   const Panels<T>& operator[](int n) const { return of[n]; }
@@ -114,8 +113,7 @@ struct NetPasses {
   }
 
   // Calls work(row, place) for every vector of a layer's lanes.
-  template <class Work>
-  void each_vector(int n, const Work& work) const {
+  void each_vector(int n, const auto& work) const {
     for (int64_t row = 0; row < net.neurons(n); ++row) h[n].each([&](auto place) { work(row, place); });
   }
 

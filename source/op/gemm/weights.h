@@ -85,9 +85,8 @@ inline void layer_unit(const WeightSums<T, Block>& s, int n, int64_t first, T* w
 
 // Calls feature(group), extra() or layer(n, first input) for a unit, or none of them for a negative one;
 // returns the number of all units. each_group(work) calls work(group, before) for the groups of features.
-template <class Groups, class Feature, class Extra, class Layer>
-inline int64_t with_unit(const NetShape& net, int64_t unit, const Groups& each_group, const Feature& feature,
-                         const Extra& extra, const Layer& layer) {
+inline int64_t with_unit(const NetShape& net, int64_t unit, const auto& each_group, const auto& feature,
+                         const auto& extra, const auto& layer) {
   int64_t count = 0;
   each_group([&](const auto& group, int64_t) {
     if (unit == count++) feature(group);

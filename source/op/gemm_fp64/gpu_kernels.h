@@ -55,7 +55,7 @@ struct Segment {
 template <class T, bool ToMoments>
 class Segments {
  public:
-  __device__ __forceinline__ Segment begin(const KernelArgs& p) {
+  MDOPS_D Segment begin(const KernelArgs& p) {
     if (lane_index() == 0) {
       const int low_rows = max(0, static_cast<int>(p.rows) - p.high_rows);
       across_ = (p.cols + T::kCols - 1) / T::kCols, high_ = p.high_rows / T::kRows * across_;
@@ -67,7 +67,7 @@ class Segments {
     return next(p);
   }
 
-  __device__ __forceinline__ Segment next(const KernelArgs& p) {
+  MDOPS_D Segment next(const KernelArgs& p) {
     Segment of = of_;
     int tile = tile_, last = last_;
     __syncwarp();
@@ -95,7 +95,7 @@ class Segments {
   }
 
  private:
-  static __device__ __forceinline__ int net_of(const KernelArgs& p, int row) {
+  static MDOPS_D int net_of(const KernelArgs& p, int row) {
     int net = 0;
     if constexpr (ToMoments) {
       const int atom = p.moments.row_atom[row / 4];
@@ -118,7 +118,7 @@ struct Work {
   Segments<T, ToMoments> all;
   Segment at[kMost];
 
-  static __device__ __forceinline__ int after(int item) { return item + 1 == kMost ? 0 : item + 1; }
+  static MDOPS_D int after(int item) { return item + 1 == kMost ? 0 : item + 1; }
 };
 
 // Copies stages to shared memory, ahead of the products; between two calls the block waits for all its
@@ -126,10 +126,9 @@ struct Work {
 template <class T, bool Transposed, bool Two, class Work>
 class Fetch {
  public:
-  __device__ __forceinline__ Fetch(const KernelArgs& p, double* shared, Work& work)
-      : p_(p), shared_(shared), work_(work) {}
+  MDOPS_D Fetch(const KernelArgs& p, double* shared, Work& work) : p_(p), shared_(shared), work_(work) {}
 
-  __device__ __forceinline__ void next() {
+  MDOPS_D void next() {
     const Segment& of = work_.at[item_];
     thread_ = threadIdx.x;
     asm volatile("" : "+r"(thread_));  // recomputing from it costs less than registers
@@ -156,7 +155,7 @@ class Fetch {
  private:
   static constexpr int kSize = Two ? 2 : 1, kPieces = kStageDepth / kSize;
 
-  __device__ __forceinline__ void begin(const Segment& of) {
+  MDOPS_D void begin(const Segment& of) {
     if (threadIdx.x < kWarp) {
       const Segment next = work_.all.next(p_);
       if (threadIdx.x == 0) work_.at[Work::after(item_)] = next;
@@ -168,7 +167,7 @@ class Fetch {
 
   // Copies lines of the depth, of which lines lo .. hi - 1 exist; products with the others are unused.
   template <int Lines>
-  __device__ __forceinline__ void copy_lines(const double* from, int lo, int hi, int left, double* to) const {
+  MDOPS_D void copy_lines(const double* from, int lo, int hi, int left, double* to) const {
     const int k = thread_ % kPieces * kSize;
     constexpr int apart = T::kThreads / kPieces;
     static_assert(T::kThreads % kPieces == 0);
@@ -184,7 +183,7 @@ class Fetch {
     }
   }
 
-  __device__ __forceinline__ void copy_rows_of_b(int cols, int left, double* to) const {
+  MDOPS_D void copy_rows_of_b(int cols, int left, double* to) const {
     constexpr int across = T::kCols / kSize, all = kStageDepth * across;
 #pragma unroll
     for (int n = 0; n < (all + T::kThreads - 1) / T::kThreads; ++n) {
@@ -206,8 +205,7 @@ class Fetch {
 
 // With RowUnits units of rows per warp.
 template <class T, bool Transposed, int RowUnits>
-__device__ __forceinline__ void multiply_stage(const double* shared,
-                                               double (&sum)[T::kRowUnits][T::kColUnits][4]) {
+MDOPS_D void multiply_stage(const double* shared, double (&sum)[T::kRowUnits][T::kColUnits][4]) {
   const int lane = lane_index(), warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const double* const rows = shared + (warp / T::kColWarps * 16 * RowUnits + g) * kStageDepth;
   const double* const cols = shared + T::kA;

@@ -7,8 +7,6 @@
 // ordered pair of them (j, k), and k may be j: m^2 angles of m edges.
 #pragma once
 
-#include <cstdint>
-
 #include "common/pairs.h"
 #include "neighbor_rows/neighbor_rows.h"
 

@@ -2,8 +2,6 @@
 // the number of items before it, so that nothing waits for the host.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/gpu_sort.h"
 #include "common/rows.h"
@@ -17,7 +15,7 @@ using Status = unsigned long long;
 constexpr Status kFine = ~Status{0};
 
 // The smallest code wins, and of its atoms the first.
-__device__ __forceinline__ void refuse(Status* status, int64_t code, int64_t atom) {
+MDOPS_D void refuse(Status* status, int64_t code, int64_t atom) {
   atomicMin(status, static_cast<Status>(code) << 40 | static_cast<Status>(atom));
 }
 
@@ -77,7 +75,7 @@ struct EdgeMemory {
   }
 };
 
-__device__ __forceinline__ int count_lanes(bool is) {
+MDOPS_D int count_lanes(bool is) {
   return __popc(__ballot_sync(kAllLanes, is));
 }
 

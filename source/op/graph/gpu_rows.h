@@ -2,84 +2,54 @@
 // of numbers, up to a warp. Sums always follow `order`.
 #pragma once
 
-#include <cstdint>
-#include <numeric>
-
 #include "common/gpu.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "common/vector.h"
 #include "graph/rows.h"
 
 namespace mdops::gpu_graph_rows {
 
-constexpr int kThreads = 256, kAhead = 4;  // rows that a lane loads at once
+constexpr int kThreads = kRowThreads, kAhead = 4;  // rows that a lane loads at once
 // When nodes are few, in blocks per multiprocessor, and rows many for each node.
 constexpr int kFewBlocks = 4, kManyRows = 8;
 
-// The row of a thread, and the first of its vectors there: 1 << lanes threads have a row.
-struct Place {
-  int64_t row;
-  int first, step;
-
-  __device__ explicit Place(int lanes)
-      : row((static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) >> lanes),
-        first(threadIdx.x & ((1 << lanes) - 1)),
-        step(1 << lanes) {}
-};
-
-template <class T, int size>
-__device__ __forceinline__ Vector<T, size> all_of(T value) {
-  Vector<T, size> all;
-#pragma unroll
-  for (int k = 0; k < size; ++k) all[k] = value;
-  return all;
-}
-
-template <class T, int size>
-__device__ __forceinline__ Vector<T, size> plus(Vector<T, size> x, const Vector<T, size>& y) {
-#pragma unroll
-  for (int c = 0; c < size; ++c) x[c] += y[c];
-  return x;
-}
-
 template <class T, int size>
 __global__ void __launch_bounds__(kThreads) gather_kernel(GatherArgs<T> args, int lanes) {
-  const Place place(lanes);
+  const RowOfLanes place(lanes);
   if (place.row >= args.rows) return;
   const bool right = args.is_right(place.row);
   const int64_t from = args.index[place.row];
-  const auto none = all_of<T, size>(right ? T(0) : not_a_number<T>());
+  const auto none = Vector<T, size>::all(right ? T(0) : not_a_number<T>());
   for (int64_t k = place.first * size; k < args.width; k += place.step * size) {
     Vector<T, size> row = right && from >= 0 ? Vector<T, size>(args.x + from * args.stride + k) : none;
-    if (args.base) row = plus(row, Vector<T, size>(args.base + place.row * args.width + k));
+    if (args.base) row = row + Vector<T, size>(args.base + place.row * args.width + k);
     row.store(args.y + place.row * args.width + k);
   }
 }
 
 // The row at place p of those of node m, or -1 if it is not the node's.
-template <class Args>
-__device__ __forceinline__ int64_t row_at(const Args& args, int64_t m, int64_t p) {
+MDOPS_D int64_t row_at(const auto& args, int64_t m, int64_t p) {
   const int64_t row = args.order ? args.order[p] : p;
   return row >= 0 && row < args.rows && args.index[row] == m ? row : -1;
 }
 
 // Adds term(row, column) of the rows of node m at places [p, end), with some loads ahead.
 template <class T, int size, class Args, class F>
-__device__ __forceinline__ void add_rows(Vector<T, size>& sum, const Args& args, int64_t m, int64_t p,
-                                         int64_t end, int64_t k, const F& term) {
+MDOPS_D void add_rows(Vector<T, size>& sum, const Args& args, int64_t m, int64_t p, int64_t end, int64_t k,
+                      const F& term) {
   for (; p < end; p += kAhead) {
     Vector<T, size> ahead[kAhead];
 #pragma unroll
     for (int n = 0; n < kAhead; ++n) {
       if (p + n >= end) break;
       const int64_t row = row_at(args, m, p + n);
-      ahead[n] = row < 0 ? all_of<T, size>(not_a_number<T>()) : term(row, k);
+      ahead[n] = row < 0 ? Vector<T, size>::all(not_a_number<T>()) : term(row, k);
     }
 #pragma unroll
     for (int n = 0; n < kAhead; ++n) {
       if (p + n >= end) break;
-#pragma unroll
-      for (int c = 0; c < size; ++c) sum[c] += ahead[n][c];
+      sum += ahead[n];
     }
   }
 }
@@ -89,9 +59,7 @@ struct RowsOfNode {
   int64_t begin, end;
   bool is_wrong;
 
-  template <class Args>
-  __device__ __forceinline__ RowsOfNode(const Args& args, int64_t m)
-      : begin(args.offsets[m]), end(args.offsets[m + 1]) {
+  MDOPS_D RowsOfNode(const auto& args, int64_t m) : begin(args.offsets[m]), end(args.offsets[m + 1]) {
     is_wrong = begin < 0 || begin > end || end > args.rows;
     if (is_wrong) begin = end = 0;
   }
@@ -102,14 +70,13 @@ struct RowsOfNode {
 // `kOfBlock`: a block has a node. Its threads look up the places and owners of as many rows at once; then as
 // many of them as a row has vectors take one row each, and the next ones.
 template <class T, int size, bool kOfBlock, class Args, class B, class F>
-__device__ __forceinline__ void sum_rows(const Args& args, int lanes, int64_t summed, T* out,
-                                         const B& begin_of, const F& term) {
-  const Place place(lanes);
+MDOPS_D void sum_rows(const Args& args, int lanes, int64_t summed, T* out, const B& begin_of, const F& term) {
+  const RowOfLanes place(lanes);
   const int64_t m = kOfBlock ? blockIdx.x : place.row;
   if (m >= args.targets) return;
   const RowsOfNode rows(args, m);
   const auto start = [&](int64_t k) {
-    return rows.is_wrong ? all_of<T, size>(not_a_number<T>()) : begin_of(m, k);
+    return rows.is_wrong ? Vector<T, size>::all(not_a_number<T>()) : begin_of(m, k);
   };
   if constexpr (kOfBlock) {
     alignas(16) __shared__ T parts[kThreads * size];
@@ -121,7 +88,7 @@ __device__ __forceinline__ void sum_rows(const Args& args, int lanes, int64_t su
     for (int64_t at = 0; at < args.width; at += int64_t{vectors} * size) {
       const int64_t k = at + vector * size;
       const bool is_summed = part < count && k < summed;
-      auto sum = all_of<T, size>(T(0));
+      auto sum = Vector<T, size>::all(T(0));
       for (int64_t begin = rows.begin; begin < rows.end; begin += kThreads) {
         const int some = static_cast<int>(min(rows.end - begin, int64_t{kThreads}));
         __syncthreads();
@@ -133,10 +100,10 @@ __device__ __forceinline__ void sum_rows(const Args& args, int lanes, int64_t su
 #pragma unroll
           for (int u = 0; u < kAhead; ++u) {
             const int64_t row = n + u * count < some ? found[n + u * count] : kNoRow;
-            if (row != kNoRow) ahead[u] = row < 0 ? all_of<T, size>(not_a_number<T>()) : term(row, k);
+            if (row != kNoRow) ahead[u] = row < 0 ? Vector<T, size>::all(not_a_number<T>()) : term(row, k);
           }
 #pragma unroll
-          for (int u = 0; u < kAhead; ++u) sum = plus(sum, ahead[u]);
+          for (int u = 0; u < kAhead; ++u) sum = sum + ahead[u];
         }
       }
       __syncthreads();
@@ -144,7 +111,7 @@ __device__ __forceinline__ void sum_rows(const Args& args, int lanes, int64_t su
       __syncthreads();
       if (part > 0 || k >= args.width) continue;
       sum = start(k);
-      for (int n = 0; n < count; ++n) sum = plus(sum, Vector<T, size>(parts + (n * vectors + vector) * size));
+      for (int n = 0; n < count; ++n) sum = sum + Vector<T, size>(parts + (n * vectors + vector) * size);
       sum.store(out + m * args.width + k);
     }
   } else {
@@ -159,8 +126,8 @@ __device__ __forceinline__ void sum_rows(const Args& args, int lanes, int64_t su
 template <class T, int size, bool kOfBlock>
 __global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, int lanes) {
   const auto begin = [&](int64_t m, int64_t k) {
-    auto sum = args.base ? Vector<T, size>(args.base + m * args.width + k) : all_of<T, size>(T(0));
-    return args.more ? plus(sum, Vector<T, size>(args.more + m * args.more_stride + k)) : sum;
+    auto sum = args.base ? Vector<T, size>(args.base + m * args.width + k) : Vector<T, size>::all(T(0));
+    return args.more ? sum + Vector<T, size>(args.more + m * args.more_stride + k) : sum;
   };
   sum_rows<T, size, kOfBlock>(args, lanes, args.stride, args.x, begin, [&](int64_t row, int64_t k) {
     return Vector<T, size>(args.y + row * args.stride + k);
@@ -169,58 +136,39 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, 
 
 // The numbers of a node at an edge from column k on: zeros if there is none, NaN if the index is wrong.
 template <class T, int size>
-__device__ __forceinline__ Vector<T, size> node_row(const NodeRows<T>& x, int64_t row, int64_t width,
-                                                    int64_t k) {
-  if (!x.is_right(row)) return all_of<T, size>(not_a_number<T>());
-  return x.is_none(row) ? all_of<T, size>(T(0)) : Vector<T, size>(x.at(row, width) + k);
-}
-
-template <class T, int size>
-__device__ __forceinline__ Vector<T, size> times(Vector<T, size> x, const Vector<T, size>& y) {
-#pragma unroll
-  for (int c = 0; c < size; ++c) x[c] *= y[c];
-  return x;
+MDOPS_D Vector<T, size> node_row(const NodeRows<T>& x, int64_t row, int64_t width, int64_t k) {
+  if (!x.is_right(row)) return Vector<T, size>::all(not_a_number<T>());
+  return x.is_none(row) ? Vector<T, size>::all(T(0)) : Vector<T, size>(x.at(row, width) + k);
 }
 
 template <class T, int size>
 __global__ void __launch_bounds__(kThreads) product_kernel(ProductArgs<T> args, int lanes) {
-  const Place place(lanes);
+  const RowOfLanes place(lanes);
   const int64_t row = place.row, width = args.width;
   if (row >= args.rows) return;
   // A row without one of its nodes is zero, even if the other has infinite numbers.
   const bool right = args.x.is_right(row) && args.y.is_right(row);
   const bool none = right && (args.x.is_none(row) || args.y.is_none(row));
   for (int64_t k = place.first * size; k < width; k += place.step * size) {
-    auto z = all_of<T, size>(T(0));
-    if (!none) z = times(node_row<T, size>(args.x, row, width, k), node_row<T, size>(args.y, row, width, k));
+    auto z = Vector<T, size>::all(T(0));
+    if (!none) z = node_row<T, size>(args.x, row, width, k) * node_row<T, size>(args.y, row, width, k);
     z.store(args.z + row * width + k);
   }
 }
 
 template <class T, int size, bool kOfBlock>
 __global__ void __launch_bounds__(kThreads) weighted_sum_kernel(WeightedSumArgs<T> args, int lanes) {
-  const auto nothing = [](int64_t, int64_t) { return all_of<T, size>(T(0)); };
+  const auto nothing = [](int64_t, int64_t) { return Vector<T, size>::all(T(0)); };
   sum_rows<T, size, kOfBlock>(args, lanes, args.width, args.z, nothing, [&](int64_t row, int64_t k) {
-    if (args.x.is_right(row) && args.x.is_none(row)) return all_of<T, size>(T(0));
-    return times(Vector<T, size>(args.weight + row * args.width + k),
-                 node_row<T, size>(args.x, row, args.width, k));
-  });
-}
-
-// Calls launch(vector size, a constant; log2 of the lanes per row), for rows of `width` numbers, `stride`
-// apart.
-template <class T, class F>
-void with_lanes(int64_t width, int64_t stride, const F& launch) {
-  with_vector<T>(std::gcd(width, stride), [&]<int size>() {
-    int lanes = 0;
-    while ((1 << lanes) < kWarp && (size << lanes) < width) ++lanes;
-    launch.template operator()<size>(lanes);
+    if (args.x.is_right(row) && args.x.is_none(row)) return Vector<T, size>::all(T(0));
+    return Vector<T, size>(args.weight + row * args.width + k) *
+           node_row<T, size>(args.x, row, args.width, k);
   });
 }
 
 template <class T>
 void run_graph(const Gpu& gpu, const GatherArgs<T>& args) {
-  with_lanes<T>(args.width, args.stride, [&]<int size>(int lanes) {
+  with_row_lanes<T>(args.width, args.stride, [&]<int size>(int lanes) {
     gpu.launch_for(args.rows << lanes, kThreads, gather_kernel<T, size>, args, lanes);
   });
 }
@@ -229,7 +177,7 @@ void run_graph(const Gpu& gpu, const GatherArgs<T>& args) {
 // nodes with many rows each have a block each, so that their rows are summed in parallel.
 template <class T, class Args, class F>
 void with_sums(const Gpu& gpu, const Args& args, int64_t stride, const F& launch) {
-  with_lanes<T>(args.width, stride, [&]<int size>(int lanes) {
+  with_row_lanes<T>(args.width, stride, [&]<int size>(int lanes) {
     const int64_t blocks = blocks_for(args.targets << lanes, kThreads);
     if (blocks < kFewBlocks * gpu.limits().multiprocessors && args.rows >= kManyRows * args.targets)
       launch.template operator()<size, true>(lanes, args.targets);
@@ -247,7 +195,7 @@ void run_graph(const Gpu& gpu, const ScatterArgs<T>& args) {
 
 template <class T>
 void run_graph(const Gpu& gpu, const ProductArgs<T>& args) {
-  with_lanes<T>(args.width, 0, [&]<int size>(int lanes) {
+  with_row_lanes<T>(args.width, 0, [&]<int size>(int lanes) {
     gpu.launch_for(args.rows << lanes, kThreads, product_kernel<T, size>, args, lanes);
   });
 }

@@ -3,8 +3,6 @@
 
 #include <math_constants.h>
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/gpu_team.h"
 #include "common/rows.h"
@@ -16,7 +14,7 @@ namespace mdops::gpu_softmax {
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 
 template <class T>
-__device__ __forceinline__ void fill(const SoftmaxArgs<T>& args, int64_t at, T value) {
+MDOPS_D void fill(const SoftmaxArgs<T>& args, int64_t at, T value) {
   args.of_x[at] = value;
   if (args.of_grad) args.of_grad[at] = value;
 }

@@ -6,8 +6,6 @@
 
 #include "common/bind.h"
 #include "graph/edges.h"
-#include "graph/row_index.h"
-#include "graph/rows.h"
 #include "graph/segment_weights.h"
 #include "graph/softmax.h"
 #include "neighbor_rows/inputs.h"
@@ -24,8 +22,7 @@ inline int64_t count_of(const Op& op, const char* name, int64_t value) {
 // Ops on indices only.
 template <class Device>
 struct GraphOps {
-  static Tensor edge_reverse(Checked<Device>& in, const Tensor& i, const Tensor& j, const Tensor& images,
-                             const Tensor& offsets) {
+  static Tensor edge_reverse(Checked<Device>& in, Input i, Input j, Input images, Input offsets) {
     ReverseArgs a{};
     in.take(a.i, "i", i, {kAny});
     a.edges = i.size(0);
@@ -37,7 +34,7 @@ struct GraphOps {
     return reverse;
   }
 
-  static Outputs<2> edge_order(Checked<Device>& in, const Tensor& index, int64_t rows) {
+  static Outputs<2> edge_order(Checked<Device>& in, Input index, int64_t rows) {
     OrderArgs a{};
     a.rows = count_of(in.op, "rows", rows);
     in.take_range(a.index, "index", index, {kAny}, -1, rows);
@@ -47,8 +44,8 @@ struct GraphOps {
     return {order, offsets};
   }
 
-  static Outputs<5> edge_angles(Checked<Device>& in, const Tensor& offsets, const Tensor& counts,
-                                int64_t edges, int64_t capacity) {
+  static Outputs<5> edge_angles(Checked<Device>& in, Input offsets, Input counts, int64_t edges,
+                                int64_t capacity) {
     EdgeAngleArgs a{};
     a.edges = count_of(in.op, "edges", edges), a.capacity = count_of(in.op, "capacity", capacity);
     a.atoms = take_offsets(in, a.offsets, offsets, edges);
@@ -69,11 +66,11 @@ struct GraphOps {
 
 template <class Device, class T>
 struct EdgeListOps {
-  static Outputs<9> neighbor_edges(Checked<Device>& in, const Tensor& displacements, const Tensor& neighbors,
-                                   const Tensor& images, const Tensor& counts, const Tensor& types,
-                                   const Tensor& pair_mask, double cutoff, double angle_cutoff,
-                                   int64_t edge_sel, int64_t angle_sel, int64_t nodes, int64_t capacity) {
-    EdgeListArgs<T> a{take_slots(in, displacements, counts, types, T{})};
+  static Outputs<9> neighbor_edges(Checked<Device>& in, Input displacements, Input neighbors, Input images,
+                                   Input counts, Input types, Input pair_mask, double cutoff,
+                                   double angle_cutoff, int64_t edge_sel, int64_t angle_sel, int64_t nodes,
+                                   int64_t capacity) {
+    EdgeListArgs<T> a{take_slots(in, PairTensors{displacements, counts, types}, T{})};
     const auto [atoms, width] = std::pair(a.list.atoms, a.list.width);
     a.edge_sel = count_of(in.op, "edge_sel", edge_sel), a.nodes = count_of(in.op, "nodes", nodes);
     a.angle_sel = count_of(in.op, "angle_sel", angle_sel);
@@ -102,9 +99,7 @@ struct EdgeListOps {
 
 template <class Device, class T>
 struct EdgeRowOps {
-  using Optional = std::optional<Tensor>;
-
-  static Tensor edge_gather(Checked<Device>& in, const Tensor& x, NodeIndex nodes, const Optional& base,
+  static Tensor edge_gather(Checked<Device>& in, Input x, NodeIndex nodes, const Optional& base,
                             int64_t width) {
     GatherArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny});
@@ -116,7 +111,7 @@ struct EdgeRowOps {
     return gathered(in, a);
   }
 
-  static Tensor edge_scatter(Checked<Device>& in, const Tensor& y, NodeIndex nodes, const Optional& base,
+  static Tensor edge_scatter(Checked<Device>& in, Input y, NodeIndex nodes, const Optional& base,
                              const Optional& more, int64_t width) {
     ScatterArgs<T> a{};
     in.place(a.y, "y", y, {kAny, kAny});
@@ -134,8 +129,7 @@ struct EdgeRowOps {
     return x;
   }
 
-  static Tensor edge_product(Checked<Device>& in, const Tensor& x, NodeIndex x_nodes, const Tensor& y,
-                             NodeIndex y_nodes) {
+  static Tensor edge_product(Checked<Device>& in, Input x, NodeIndex x_nodes, Input y, NodeIndex y_nodes) {
     ProductArgs<T> a{};
     in.place(a.x.x, "x", x, {kAny, kAny});
     a.width = x.size(1);
@@ -150,8 +144,8 @@ struct EdgeRowOps {
     return z;
   }
 
-  static Tensor edge_weighted_sum(Checked<Device>& in, const Tensor& weight, const Tensor& x,
-                                  NodeIndex x_nodes, NodeIndex nodes) {
+  static Tensor edge_weighted_sum(Checked<Device>& in, Input weight, Input x, NodeIndex x_nodes,
+                                  NodeIndex nodes) {
     WeightedSumArgs<T> a{};
     in.place(a.weight, "weight", weight, {kAny, kAny});
     a.rows = weight.size(0), a.width = weight.size(1);
@@ -165,8 +159,7 @@ struct EdgeRowOps {
     return z;
   }
 
-  static Tensor edge_permute(Checked<Device>& in, const Tensor& x, const Tensor& index,
-                             const Tensor& inverse) {
+  static Tensor edge_permute(Checked<Device>& in, Input x, Input index, Input inverse) {
     GatherArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny});
     a.sources = x.size(0), a.width = a.stride = x.size(1);
@@ -205,8 +198,8 @@ struct EdgeRowOps {
 // Of rows of segments.
 template <class Device, class T>
 struct SegmentWeightOps {
-  static SegmentWeightArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& weight,
-                                        const Tensor& nothing, const Tensor& offsets) {
+  static SegmentWeightArgs<T> arguments(Checked<Device>& in, Input x, Input weight, Input nothing,
+                                        Input offsets) {
     SegmentWeightArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny});
     a.rows = x.size(0), a.columns = x.size(1);
@@ -223,8 +216,7 @@ struct SegmentWeightOps {
   }
 
   // By x, weight (of each column) and nothing (of each segment).
-  static Outputs<3> segment_weights_backward(Checked<Device>& in, SegmentWeightArgs<T>& a,
-                                             const Tensor& grad) {
+  static Outputs<3> segment_weights_backward(Checked<Device>& in, SegmentWeightArgs<T>& a, Input grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
     Tensor by_x = in.result(a.y, {a.rows, a.columns});
     Tensor by_weight = in.result(a.by_weight, {a.rows, a.columns});
@@ -234,8 +226,8 @@ struct SegmentWeightOps {
   }
 
   static Outputs<4> segment_weights_backward_backward(Checked<Device>& in, SegmentWeightArgs<T>& a,
-                                                      const Tensor& along_x, const Tensor& along_weight,
-                                                      const Tensor& along_nothing, const Tensor& grad) {
+                                                      Input along_x, Input along_weight, Input along_nothing,
+                                                      Input grad) {
     in.give(a.along_x, "along_x", along_x, {a.rows, a.columns});
     in.take(a.along_weight, "along_weight", along_weight, {a.rows, a.columns});
     in.take(a.along_nothing, "along_nothing", along_nothing, {a.segments, a.columns});
@@ -249,7 +241,7 @@ struct SegmentWeightOps {
 
 template <class Device, class T>
 struct SegmentSoftmaxOps {
-  static SoftmaxArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& offsets) {
+  static SoftmaxArgs<T> arguments(Checked<Device>& in, Input x, Input offsets) {
     SoftmaxArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny});
     a.rows = x.size(0), a.columns = x.size(1);
@@ -263,13 +255,13 @@ struct SegmentSoftmaxOps {
     return of_x;
   }
 
-  static Tensor segment_softmax_backward(Checked<Device>& in, SoftmaxArgs<T>& a, const Tensor& grad) {
+  static Tensor segment_softmax_backward(Checked<Device>& in, SoftmaxArgs<T>& a, Input grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
     return segment_softmax(in, a);
   }
 
-  static Outputs<2> segment_softmax_backward_backward(Checked<Device>& in, SoftmaxArgs<T>& a,
-                                                      const Tensor& direction, const Tensor& grad) {
+  static Outputs<2> segment_softmax_backward_backward(Checked<Device>& in, SoftmaxArgs<T>& a, Input direction,
+                                                      Input grad) {
     in.give(a.direction, "direction", direction, {a.rows, a.columns});
     Tensor of_grad = in.result(a.of_grad, {a.rows, a.columns});
     return {of_grad, segment_softmax_backward(in, a, grad)};

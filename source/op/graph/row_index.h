@@ -7,7 +7,7 @@
 namespace mdops {
 
 // Takes offsets of segments of `rows` rows, one more than segments. Returns the number of segments.
-int64_t take_offsets(auto& in, const int32_t*& to, const Tensor& offsets, int64_t rows,
+int64_t take_offsets(auto& in, const int32_t*& to, Input offsets, int64_t rows,
                      const char* name = "offsets") {
   in.take(to, name, offsets, {kAny});
   const int64_t segments = offsets.size(0) - 1;
@@ -25,9 +25,9 @@ int64_t take_offsets(auto& in, const int32_t*& to, const Tensor& offsets, int64_
 // The node of each of many rows, as given to ops.
 struct NodeIndex {
   const Tensor& index;
-  const std::optional<Tensor>& order;
+  const Optional& order;
   const Tensor& offsets;
-  using Parts = TypeList<const Tensor&, const std::optional<Tensor>&, const Tensor&>;
+  using Parts = TypeList<const Tensor&, const Optional&, const Tensor&>;
 };
 // The same for rows sorted by node.
 struct SortedIndex {
@@ -85,7 +85,7 @@ struct RowIndex {
 };
 
 // Checks that `x` has a row for each node.
-inline void check_nodes(const Op& op, const char* name, const Tensor& x, const RowIndex& of) {
+inline void check_nodes(const Op& op, const char* name, Input x, const RowIndex& of) {
   if (of.targets != x.size(0))
     fail(op, "argument `", name, "` has ", x.size(0), " rows, and `", of.names.offsets, "` is of ",
          of.targets);
@@ -93,7 +93,7 @@ inline void check_nodes(const Op& op, const char* name, const Tensor& x, const R
 
 // Rows of nodes, one per node.
 template <class T>
-void set_nodes(const Op& op, NodeRows<T>& nodes, const char* name, const Tensor& x, const RowIndex& of) {
+void set_nodes(const Op& op, NodeRows<T>& nodes, const char* name, Input x, const RowIndex& of) {
   check_nodes(op, name, x, of);
   nodes.index = of.index, nodes.nodes = of.targets;
 }

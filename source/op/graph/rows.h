@@ -15,8 +15,6 @@
 // begin; without `order` the edges are already in this order.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "common/math.h"
 

@@ -21,9 +21,7 @@
 #define MDOPS_UNROLL_ANGLES _Pragma("GCC unroll 8")
 #endif
 
-namespace mdops {
-
-namespace grid_angles {
+namespace mdops::grid_angles {
 
 template <int L>
 struct Grid {
@@ -43,7 +41,7 @@ MDOPS_HD bool fits(const GridArgs<T>& args) {
 
 // Calls f<L>() for the arguments' degree; false if no kernel fits.
 template <class T, class F>
-inline __attribute__((always_inline)) bool with_degree(const GridArgs<T>& args, const F& f) {
+MDOPS_INLINE bool with_degree(const GridArgs<T>& args, const F& f) {
   if (fits<2>(args))
     f.template operator()<2>();
   else if (fits<3>(args))
@@ -295,6 +293,4 @@ MDOPS_HD void add_product(const T* a, const T* b, const T* out, const U& u, cons
   }
 }
 
-}  // namespace grid_angles
-
-}  // namespace mdops
+}  // namespace mdops::grid_angles

@@ -6,7 +6,7 @@ namespace mdops {
 template <class T>
 static void run_grid(const Op& op, const GridArgs<T>& args) {
   struct Use;
-  const GridSizes sizes = MDOPS_RUN(grid_sizes, args);
+  const PackedSizes sizes = MDOPS_RUN(grid_sizes, args);
   Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
   MDOPS_RUN(grid_pack, args, packed.mutable_data_ptr());
   parallel(args.atoms, 4, [&](int64_t begin, int64_t end) {

@@ -3,10 +3,8 @@
 
 #include "common/panels.h"
 #include "grid_product/angles.h"
-#include "grid_product/grid_product.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -144,7 +142,7 @@ void grid_pack(const GridArgs<T>& args, void* packed) {
 }
 
 template <class T>
-GridSizes grid_sizes(const GridArgs<T>& args) {
+PackedSizes grid_sizes(const GridArgs<T>& args) {
   const int64_t rows = args.first + args.second + args.results;
   return {PackedGrid<T>(args, nullptr).bytes, static_cast<int64_t>(rows * kWide<T> * sizeof(T))};
 }
@@ -155,9 +153,6 @@ void grid_atoms(const GridArgs<T>& args, int64_t from, int64_t to, const void* p
   atoms_of(args, from, to, packed, static_cast<T*>(scratch));
 }
 
-MDOPS_INSTANTIATE(grid_sizes)
-MDOPS_INSTANTIATE(grid_pack)
-MDOPS_INSTANTIATE(grid_atoms)
+MDOPS_INSTANTIATE(grid_sizes, grid_pack, grid_atoms)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

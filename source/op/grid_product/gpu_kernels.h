@@ -11,11 +11,8 @@
 #include "gemm/gpu_memory.h"
 #include "grid_product/angles.h"
 #include "grid_product/gpu_tensor.h"
-#include "grid_product/grid_product.h"
 
-namespace mdops {
-
-namespace gpu_grid {
+namespace mdops::gpu_grid {
 
 template <class T>
 constexpr int kAngleThreads = 256 / sizeof(T);
@@ -99,8 +96,8 @@ void run_grid(const Gpu& gpu, const GridArgs<T>& args) {
              (args.first + args.second + args.results) * kWarp * static_cast<int64_t>(sizeof(T)), args);
 }
 
-}  // namespace gpu_grid
+}  // namespace mdops::gpu_grid
 
+namespace mdops {
 using gpu_grid::run_grid;
-
 }  // namespace mdops

@@ -19,9 +19,7 @@
 #include "gemm/gpu_parts.h"
 #include "grid_product/grid_product.h"
 
-namespace mdops {
-
-namespace gpu_grid {
+namespace mdops::gpu_grid {
 
 constexpr int kMostSixteens = 4, kTensorRows = 16, kMostWarps = 12;
 
@@ -46,7 +44,7 @@ struct GridRows {
   float unscale[2];  // for rows l / 4 and l / 4 + 8
 
   // `from`: the atom's coefficients of the lane's first channel; `has`: which of both channels exist.
-  __device__ __forceinline__ GridRows(const float* from, int columns, int channels, const bool (&has)[2]) {
+  MDOPS_D GridRows(const float* from, int columns, int channels, const bool (&has)[2]) {
     const int t = lane_index() % 4;
     from += 2 * t * channels;
 #pragma unroll
@@ -68,7 +66,7 @@ struct GridRows {
   }
 
   // The values at eight points, by a matrix's `pieces` for them.
-  __device__ __forceinline__ void values(const uint4* pieces, float (&found)[4]) const {
+  MDOPS_D void values(const uint4* pieces, float (&found)[4]) const {
     float small[4] = {};
 #pragma unroll
     for (int k = 0; k < 4; ++k) found[k] = 0;
@@ -87,8 +85,7 @@ struct GridRows {
 // Copies a matrix to shared memory as products read it: the depth is the coefficients, or the points for the
 // last matrix, which is `Transposed`. Its inverse scale follows.
 template <bool Transposed>
-__device__ __forceinline__ void place_matrix(const float* from, int64_t columns, const TensorGrid& grid,
-                                             uint4* to) {
+MDOPS_D void place_matrix(const float* from, int64_t columns, const TensorGrid& grid, uint4* to) {
   __shared__ float of_warps[kMostWarps];
   float largest = 0;
 #pragma unroll 8
@@ -227,6 +224,4 @@ inline void run_tensor(const Gpu& gpu, const GridArgs<float>& args) {
   }
 }
 
-}  // namespace gpu_grid
-
-}  // namespace mdops
+}  // namespace mdops::gpu_grid

@@ -10,8 +10,6 @@
 // is used if a kernel supports these numbers of points and coefficients.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "common/math.h"
 
@@ -26,12 +24,7 @@ struct GridArgs {
   bool by_angles = false;
 };
 
-// Bytes of the CPU's packed matrices, and of a thread's memory.
-struct GridSizes {
-  int64_t packed, scratch;
-};
-
-MDOPS_DECLARE_KERNELS(GridSizes grid_sizes(const GridArgs<T>& args))
+MDOPS_DECLARE_KERNELS(PackedSizes grid_sizes(const GridArgs<T>& args))
 MDOPS_DECLARE_KERNELS(void grid_pack(const GridArgs<T>& args, void* packed))
 MDOPS_DECLARE_KERNELS(void grid_atoms(const GridArgs<T>& args, int64_t from, int64_t to, const void* packed,
                                       void* scratch))

@@ -8,8 +8,8 @@ namespace mdops {
 
 template <class Device, class T>
 struct GridOps {
-  static Tensor grid_product(Checked<Device>& in, const Tensor& a, const Tensor& b, const Tensor& out,
-                             const Tensor& u, const Tensor& v, bool by_angles) {
+  static Tensor grid_product(Checked<Device>& in, Input a, Input b, Input out, Input u, Input v,
+                             bool by_angles) {
     GridArgs<T> args{};
     in.place(args.u, "u", u, {kAny, kAny, kAny});
     args.atoms = u.size(0), args.first = u.size(1), args.channels = u.size(2);

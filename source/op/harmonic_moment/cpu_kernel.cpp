@@ -30,7 +30,7 @@ constexpr Eight<T> kPowers[6] = {{1, 26, 66, 26, 1, 0},    {-5, -50, 0, 50, 5, 0
                                  {-10, 20, 0, -20, 10, 0}, {5, -20, 30, -20, 5, 0}, {-1, 5, -10, 10, -5, 1}};
 
 template <class T>
-inline __attribute__((always_inline)) Eight<T> splines(T t) {
+MDOPS_INLINE Eight<T> splines(T t) {
   Eight<T> sum = kPowers<T>[5];
   for (int p = 4; p >= 0; --p) sum = sum * t + kPowers<T>[p];
   return sum;
@@ -42,7 +42,7 @@ constexpr Eight<T> kQuartics[5] = {
     {1, 11, 11, 1, 0}, {-4, -12, 12, 4, 0}, {6, -6, -6, 6, 0}, {-4, 12, -12, 4, 0}, {1, -4, 6, -4, 1}};
 
 template <class T>
-inline __attribute__((always_inline)) Eight<T> quartics(T t) {
+MDOPS_INLINE Eight<T> quartics(T t) {
   Eight<T> sum = kQuartics<T>[4];
   for (int p = 3; p >= 0; --p) sum = sum * t + kQuartics<T>[p];
   return sum;
@@ -138,7 +138,7 @@ Seen<T> forward(const HarmonicMomentArgs<T>& args, int64_t i, T* out, T* masses)
 }
 
 template <class T>
-inline __attribute__((always_inline)) T sum_eight(const Eight<T>& v) {
+MDOPS_INLINE T sum_eight(const Eight<T>& v) {
   return LaneSum<T, kSplineLanes>::of(v);
 }
 

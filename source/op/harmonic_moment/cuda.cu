@@ -16,7 +16,7 @@ class Room {
 
  private:
   const CudaOp& op_;
-  std::optional<Tensor> memory_;
+  Optional memory_;
 };
 
 template <class T>

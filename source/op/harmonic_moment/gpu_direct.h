@@ -21,7 +21,7 @@ constexpr int kTogether = 4;           // functions
 // Lane's sum of number lane * N / 32 over all lanes, for N numbers each, a power of two. In each step half of
 // the numbers left go to the other half of the lanes.
 template <int N, class T>
-__device__ __forceinline__ T shared_sums(const T (&x)[N], int step = kWarp / 2) {
+MDOPS_D T shared_sums(const T (&x)[N], int step = kWarp / 2) {
   if constexpr (N == 1) {
     T sum = x[0];
     for (; step; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
@@ -73,10 +73,10 @@ struct DirectArgs {
   }
 
   // The polynomials of a centre's type, and among them those of an interval of a neighbour's type.
-  __device__ __forceinline__ const T* of_type(int32_t type) const {
+  MDOPS_D const T* of_type(int32_t type) const {
     return pieces + static_cast<int64_t>(type) * list.ntypes * list.grid.intervals * stride;
   }
-  __device__ __forceinline__ const T* piece(const T* of_type, int other, const HarmonicPair<T>& pair) const {
+  MDOPS_D const T* piece(const T* of_type, int other, const HarmonicPair<T>& pair) const {
     return of_type + (static_cast<int64_t>(other) * list.grid.intervals + pair.place.interval) * stride;
   }
 };
@@ -85,8 +85,8 @@ struct DirectArgs {
 // except the last; beyond(slot) in lanes whose slot has no neighbour that counts. Returns how many are within
 // the cutoff, and this lane's smallest squared distance.
 template <class T, class F, class Beyond>
-__device__ __forceinline__ int each_near(const HarmonicMomentArgs<T>& args, int64_t i, Waiting<T>* waiting,
-                                         T* nearest2, const F& f, const Beyond& beyond) {
+MDOPS_D int each_near(const HarmonicMomentArgs<T>& args, int64_t i, Waiting<T>* waiting, T* nearest2,
+                      const F& f, const Beyond& beyond) {
   const int32_t* const counts = args.counts + i * args.ntypes;
   const int type = args.types[i], lane = lane_index();
   const T* const slots = args.displacements + 3 * i * args.width;
@@ -134,7 +134,7 @@ __device__ __forceinline__ int each_near(const HarmonicMomentArgs<T>& args, int6
 
 // Four functions from `piece` on, as far as they are `known`, and their slopes by t if wanted.
 template <bool Slopes, class T>
-__device__ __forceinline__ void evaluate(const T* piece, int known, T t, T* value, T* slope) {
+MDOPS_D void evaluate(const T* piece, int known, T t, T* value, T* slope) {
   using Numbers = Pack<T, kLine<T>>;
 #pragma unroll
   for (int k = kSplineSupport - 1; k >= 0; --k)
@@ -300,8 +300,8 @@ class PairForces {
 // The gradients of a warp's atom by its pair vectors. f(pair, other, by_component) gives that by the pair's
 // length, and adds those by the harmonics.
 template <int Degree, class T, class To, class F>
-__device__ __forceinline__ void each_gradient(const HarmonicMomentArgs<T>& args, int64_t i,
-                                              Waiting<T>* waiting, To& to, const F& f) {
+MDOPS_D void each_gradient(const HarmonicMomentArgs<T>& args, int64_t i, Waiting<T>* waiting, To& to,
+                           const F& f) {
   T nearest2 = 0;
   to.begin(i);
   each_near(
@@ -322,7 +322,7 @@ __device__ __forceinline__ void each_gradient(const HarmonicMomentArgs<T>& args,
 
 // f(i) by a warp for its real atoms; `to` skips the others.
 template <int Warps, class T, class To, class F>
-__device__ __forceinline__ void each_atom(const HarmonicMomentArgs<T>& args, To& to, const F& f) {
+MDOPS_D void each_atom(const HarmonicMomentArgs<T>& args, To& to, const F& f) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * Warps;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * Warps + warp_index(); i < args.atoms; i += step) {
     const RowKind kind = row_kind(args.types[i], args.ntypes, args.counts + i * args.ntypes, args.width);

@@ -49,8 +49,7 @@ constexpr int kAtOnce = 16 / sizeof(T);
 
 // Returns chi of this lane's neighbour, or zero. Harmonics from degree 1 on have chi twice.
 template <class T, int Degree>
-__device__ __forceinline__ T stage_pair(const HarmonicMomentArgs<T>& args, const LanePair<T>& lane,
-                                        Staged<T, Degree>* stage) {
+MDOPS_D T stage_pair(const HarmonicMomentArgs<T>& args, const LanePair<T>& lane, Staged<T, Degree>* stage) {
   using Pair = HarmonicPair<T>;
   T chi = 0;
   __syncwarp();

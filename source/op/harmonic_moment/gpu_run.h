@@ -99,8 +99,7 @@ bool run_pieces(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const Harmoni
 }
 
 // work(functions, or those with harmonics), a constant for kernels.
-template <class Work>
-bool with_functions(int64_t given, const Work& work) {
+bool with_functions(int64_t given, const auto& work) {
   return given == 8 ? work(std::integral_constant<int, 8>{}) : work(std::integral_constant<int, 16>{});
 }
 
@@ -206,9 +205,8 @@ void run_sum_gradients(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const 
 }
 
 // Forces and virials without storing the gradients of pairs. False if no kernel supports this.
-template <class Need>
 bool run_forces(const Gpu& gpu, const HarmonicMomentArgs<float>& args, const HarmonicSumArgs<float>& p,
-                const HarmonicForceArgs<float>& of, Need&& need) {
+                const HarmonicForceArgs<float>& of, auto&& need) {
   using Direct = PairForces<kDirectWarps>;
   using Wide = PairForces<kWideWarps>;
   const Pieces known = pieces_of(p);

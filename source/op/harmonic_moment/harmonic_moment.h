@@ -19,7 +19,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 #include <type_traits>
 
 #include "common/isa.h"
@@ -117,8 +116,7 @@ struct HarmonicPair {
 };
 
 // work(degree) with it as a constant.
-template <class Work>
-void with_moment_degree(int degree, const Work& work) {
+void with_moment_degree(int degree, const auto& work) {
   if (degree == 2)
     work(std::integral_constant<int, 2>{});
   else if (degree == 3)

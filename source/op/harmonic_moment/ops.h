@@ -15,18 +15,17 @@ struct HarmonicSumOps {
     const T *by_first, *by_second;
 
     int64_t components() const { return components_to(this->degree); }
-    void take_gradients(Checked<Device>& in, const Tensor& first, const Tensor& second) {
+    void take_gradients(Checked<Device>& in, Input first, Input second) {
       in.take(by_first, "by_first", first, {this->atoms, sums.width()});
       in.take(by_second, "by_second", second, {this->atoms, components(), sums.seconds});
     }
   };
 
-  static Given arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                         const Tensor& types, const Tensor& pair_mask, const Tensor& table,
-                         const Tensor& rows, const Tensor& slopes, const Tensor& pieces, double cutoff,
-                         int64_t intervals, int64_t degree, int64_t seconds) {
+  static Given arguments(Checked<Device>& in, PairTensors pairs, Input pair_mask, Input table, Input rows,
+                         Input slopes, Input pieces, double cutoff, int64_t intervals, int64_t degree,
+                         int64_t seconds) {
     Given a{};
-    const SlotArgs<T> list = take_slots(in, displacements, counts, types, T{});
+    const SlotArgs<T> list = take_slots(in, pairs, T{});
     const int64_t ntypes = list.ntypes;
     a.displacements = list.displacements, a.counts = list.counts, a.types = list.types;
     a.atoms = list.atoms, a.width = list.width, a.ntypes = list.ntypes;
@@ -67,8 +66,7 @@ struct HarmonicSumOps {
     return {first, second, within, nearest};
   }
 
-  static Tensor harmonic_sums_backward(Checked<Device>& in, Given& a, const Tensor& by_first,
-                                       const Tensor& by_second) {
+  static Tensor harmonic_sums_backward(Checked<Device>& in, Given& a, Input by_first, Input by_second) {
     a.take_gradients(in, by_first, by_second);
     T* by_d;
     Tensor result = in.result(by_d, {a.atoms, a.width, 3});
@@ -76,9 +74,9 @@ struct HarmonicSumOps {
     return result;
   }
 
-  static Outputs<2> harmonic_forces(Checked<Device>& in, Given& a, const Tensor& by_first,
-                                    const Tensor& by_second, const Tensor& most, const Tensor& nearest,
-                                    const Tensor& batch, const Tensor& neighbors, int64_t num_systems) {
+  static Outputs<2> harmonic_forces(Checked<Device>& in, Given& a, Input by_first, Input by_second,
+                                    Input most, Input nearest, Input batch, Input neighbors,
+                                    int64_t num_systems) {
     a.take_gradients(in, by_first, by_second);
     HarmonicForceArgs<T> of{a.by_first, a.by_second};
     in.take(of.most, "most", most, {2, a.sums.firsts});

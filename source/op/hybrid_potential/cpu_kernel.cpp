@@ -18,8 +18,7 @@ struct PartFeatures {
   const HybridArgs<T>& args;
   const T* weights;  // of the first layer
 
-  template <class Work>
-  void each(const Work& work) const {
+  void each(const auto& work) const {
     int64_t earlier = 0;
     for (int p = 0; p < args.count; ++p) {
       const FittingShape& net = args.parts[p].net;

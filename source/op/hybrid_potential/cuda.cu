@@ -7,8 +7,8 @@ namespace mdops {
 namespace {
 
 // Turns sums with the weights 1 - c into the blend's; the net has reported on the neighbours.
-void blend(const CudaOp& op, const HybridInputs& in, const Tensor& c, Tensor& energy, Tensor& forces,
-           Tensor& virial, Tensor& of_atoms) {
+void blend(const CudaOp& op, const HybridInputs& in, Input c, Tensor& energy, Tensor& forces, Tensor& virial,
+           Tensor& of_atoms) {
   const ListArgs list = list_args(in.first());
   TableOutputs out(OnGpu(), op, list, of_atoms.size(0));
   run_table(

@@ -3,8 +3,8 @@
 // (spline_potential/gpu_moments.h, gpu_forces.h).
 #pragma once
 
+#include "common/gpu_floats.h"
 #include "hybrid_potential/gpu_loops.h"
-#include "hybrid_potential/hybrid_potential.h"
 #include "pair_table/gpu_near.h"
 #include "spline_potential/gpu_forces.h"
 
@@ -34,7 +34,7 @@ struct PartForces {
 };
 
 // The weight of atom i's energy in the forces.
-__device__ __forceinline__ double weight_in_forces(const PartForces& h, int i) {
+MDOPS_D double weight_in_forces(const PartForces& h, int i) {
   const double weight = h.weight ? h.weight[i] : 1;
   return h.c ? (1 - h.c[i]) * weight : weight;
 }
@@ -94,21 +94,13 @@ __global__ void __launch_bounds__(kAtomThreads) features_kernel(StepArgs p, Hybr
   write_extra(p, i, h.first_extra, out);
 }
 
-__device__ __forceinline__ float times(float weight, float x) {
-  return weight * x;
-}
-__device__ __forceinline__ float4 times(float weight, const float4& x) {
-  return {weight * x.x, weight * x.y, weight * x.z, weight * x.w};
-}
-
 // By a warp: the energy of a row's atom, and the gradient by its further inputs.
-__device__ __forceinline__ void end_row(const StepArgs& p, const PartForces& h, int64_t row, int i,
-                                        float weight) {
+MDOPS_D void end_row(const StepArgs& p, const PartForces& h, int64_t row, int i, float weight) {
   const float* const from = p.net.inputs + row * p.net.net.inputs + h.first_extra;
   float* const to = h.grad_extra + static_cast<int64_t>(i) * p.extra_size;
   const bool wide = p.extra_size % 4 == 0 &&
                     (reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % 16 == 0;
-  const auto weighted = [=](const auto& x) { return times(weight, x); };
+  const auto weighted = [=](const auto& x) { return weight * x; };
   if (wide)
     map_numbers<4>(reinterpret_cast<const float4*>(from), p.extra_size / 4, reinterpret_cast<float4*>(to),
                    weighted);

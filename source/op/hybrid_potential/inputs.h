@@ -7,7 +7,6 @@
 
 namespace mdops {
 
-using Tensors = std::vector<Tensor>;
 using Numbers = std::vector<double>;
 using Integers = std::vector<int64_t>;
 
@@ -39,19 +38,16 @@ struct HybridInputs {
   }
 };
 
-template <class In>
-HybridInputs take_hybrid(In& in, const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                         const Tensor& types, const Tensor& neighbors, const Tensor& images,
-                         const Tensor& counts, const Tensors& mean, const Tensors& std,
+HybridInputs take_hybrid(auto& in, Input positions, Input cell, Input batch, Input types, Input neighbors,
+                         Input images, Input counts, const Tensors& mean, const Tensors& std,
                          const Tensors& pair_mask, const Tensors& zeroed, const Tensors& sel,
-                         const Tensors& padding, const Tensors& absent, const Tensors& tables,
-                         const Tensor& nets, const Tensor& extra, const Tensor& weight, const Tensor& scale,
-                         const Tensor& shift, const Numbers& cutoff, const Numbers& cutoff_smooth,
-                         const Numbers& protection, const Numbers& s_max, const Numbers& grading,
-                         const Integers& width, const Integers& axis, const Integers& gated,
-                         const Integers& neurons, const Integers& residual, int64_t activation,
-                         double threshold, const Tensor& near_mask, double near_cutoff, double decay,
-                         double low, double high, const Tensor& table_mask, const Tensor& coefficients,
+                         const Tensors& padding, const Tensors& absent, const Tensors& tables, Input nets,
+                         Input extra, Input weight, Input scale, Input shift, const Numbers& cutoff,
+                         const Numbers& cutoff_smooth, const Numbers& protection, const Numbers& s_max,
+                         const Numbers& grading, const Integers& width, const Integers& axis,
+                         const Integers& gated, const Integers& neurons, const Integers& residual,
+                         int64_t activation, double threshold, Input near_mask, double near_cutoff,
+                         double decay, double low, double high, Input table_mask, Input coefficients,
                          double table_first, double table_step, double table_cutoff, bool atom_virial) {
   const auto& op = in.op;
   HybridInputs a{};

@@ -5,8 +5,8 @@
 
 namespace mdops {
 
-static Tensor layer_product(const Op& op, ProductForm form, const Tensor& a_, const Tensor& b_,
-                            const Tensor* bias, Tensor* sums) {
+static Tensor layer_product(const Op& op, ProductForm form, Input a_, Input b_, const Tensor* bias,
+                            Tensor* sums) {
   const Tensor a = on_a_line(a_), b = on_a_line(b_);
   if (!bias || !bias->numel()) return product_by_pytorch(form, a, b, sums);
   Tensor c = empty(op, {a.size(0), b.size(1)}, a.scalar_type());
@@ -14,7 +14,7 @@ static Tensor layer_product(const Op& op, ProductForm form, const Tensor& a_, co
   return c;
 }
 
-static Tensor degree_product(const Op& op, const Tensor& x, const Tensor& weight, bool transposed) {
+static Tensor degree_product(const Op& op, Input x, Input weight, bool transposed) {
   return degrees_by_pytorch(op, x, weight, transposed);
 }
 

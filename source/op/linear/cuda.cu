@@ -41,29 +41,28 @@ bool is_hopper(const CudaOp& op) {
 #endif
 }
 
-int64_t columns_of(ProductForm form, const Tensor& b) {
+int64_t columns_of(ProductForm form, Input b) {
   return b.size(form == ProductForm::b_transposed ? 0 : 1);
 }
 
 // Products with sums, or with a depth to share among blocks, use the tensor cores even if they are small.
-bool is_deep(ProductForm form, const Tensor& a, bool sums) {
+bool is_deep(ProductForm form, Input a, bool sums) {
   return form == ProductForm::a_transposed && (sums || a.size(0) > kFewRows);
 }
 
-bool is_small(ProductForm form, const Tensor& a, const Tensor& b) {
+bool is_small(ProductForm form, Input a, Input b) {
   const int64_t products = a.numel() * columns_of(form, b);
   return a.scalar_type() == ScalarType::Float && products > 0 && products < gpu_linear::kSmallProduct;
 }
 
 // None is empty.
-bool use_3xtf32(ProductForm form, const Tensor& a, const Tensor& b, bool sums) {
+bool use_3xtf32(ProductForm form, Input a, Input b, bool sums) {
   if (is_deep(form, a, sums)) return a.numel() && b.numel();
   return a.numel() * columns_of(form, b) >= kLarge;
 }
 
 // The matrices of a product in memory.
-gpu_linear::RowArgs arguments_of(ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
-                                 Tensor& c) {
+gpu_linear::RowArgs arguments_of(ProductForm form, Input a, Input b, const Tensor* bias, Tensor& c) {
   const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;
   const int64_t rows = a.size(of_a ? 1 : 0), depth = a.size(of_a ? 0 : 1), columns = columns_of(form, b);
   return {rows,
@@ -78,12 +77,11 @@ gpu_linear::RowArgs arguments_of(ProductForm form, const Tensor& a, const Tensor
           {}};
 }
 
-Tensor empty_result(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b) {
+Tensor empty_result(const CudaOp& op, ProductForm form, Input a, Input b) {
   return empty(op, {a.size(form == ProductForm::a_transposed ? 1 : 0), columns_of(form, b)}, a.scalar_type());
 }
 
-Tensor small_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
-                     const Tensor* bias) {
+Tensor small_product(const CudaOp& op, ProductForm form, Input a, Input b, const Tensor* bias) {
   Tensor c = empty_result(op, form, a, b);
   gpu_linear::run_small(op, arguments_of(form, a, b, bias, c));
   return c;
@@ -96,8 +94,7 @@ void run_3xtf32(const CudaOp& op, const gpu_linear::RowArgs& rows, float* sums) 
   gpu_linear::multiply(op, args, memory.mutable_data_ptr<float>());
 }
 
-Tensor gemm_3xtf32(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
-                   Tensor* sums) {
+Tensor gemm_3xtf32(const CudaOp& op, ProductForm form, Input a, Input b, const Tensor* bias, Tensor* sums) {
   Tensor c = empty_result(op, form, a, b);
   run_3xtf32(op, arguments_of(form, a, b, bias, c), data_of(sums));
   return c;
@@ -114,8 +111,7 @@ Tensor tensor_of(const CudaOp& op, const MatrixView<T>& matrix) {
                                   {torch::headeronly::DeviceType::CUDA, op.gpu}, kDtype<Numbers>);
 }
 
-Tensor by_pytorch(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
-                  Tensor* sums) {
+Tensor by_pytorch(const CudaOp& op, ProductForm form, Input a, Input b, const Tensor* bias, Tensor* sums) {
   Tensor c = product_by_pytorch(form, a, b, sums);
   if (bias && bias->numel())
     dispatch_float(op, a.scalar_type(), [&]<class T>(T) {
@@ -125,36 +121,29 @@ Tensor by_pytorch(const CudaOp& op, ProductForm form, const Tensor& a, const Ten
   return c;
 }
 
-bool is_thin(ProductForm form, const Tensor& a, const Tensor& b) {
+bool is_thin(ProductForm form, Input a, Input b) {
   const int64_t columns = columns_of(form, b);
   return form != ProductForm::a_transposed && (a.size(1) == 1 || columns == 1) && a.numel() && columns;
 }
 
-Tensor thin_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
-                    const Tensor* bias) {
+Tensor thin_product(const CudaOp& op, ProductForm form, Input a, Input b, const Tensor* bias) {
   const int64_t rows = a.size(0), depth = a.size(1), columns = columns_of(form, b);
   Tensor c = empty_result(op, form, a, b);
   dispatch_float(op, a.scalar_type(), [&]<class T>(T) {
     const T* const biases = bias && bias->numel() ? bias->const_data_ptr<T>() : nullptr;
-    gpu_linear::with_thin_rows<T>(
-        rows, depth == 1 ? columns : depth, [&]<int size>(int lanes, int64_t blocks) {
-          const auto launch = [&](auto kernel, int64_t width) {
-            op.launch(kernel, blocks, gpu_linear::kThinThreads, 0, rows, width, a.const_data_ptr<T>(),
-                      b.const_data_ptr<T>(), biases, c.mutable_data_ptr<T>(), lanes);
-          };
-          if (depth == 1)
-            launch(gpu_linear::outer_kernel<T, size>, columns);
-          else
-            launch(gpu_linear::dot_kernel<T, size>, depth);
-        });
+    const int64_t width = depth == 1 ? columns : depth;
+    with_row_lanes<T>(width, 0, [&]<int size>(int lanes) {
+      const auto kernel = depth == 1 ? gpu_linear::outer_kernel<T, size> : gpu_linear::dot_kernel<T, size>;
+      op.launch_for(rows << lanes, kRowThreads, kernel, rows, width, a.const_data_ptr<T>(),
+                    b.const_data_ptr<T>(), biases, c.mutable_data_ptr<T>(), lanes);
+    });
   });
   return c;
 }
 
 }  // namespace
 
-Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
-                     Tensor* sums) {
+Tensor layer_product(const CudaOp& op, ProductForm form, Input a, Input b, const Tensor* bias, Tensor* sums) {
   if (is_thin(form, a, b)) return thin_product(op, form, aligned(a), aligned(b), bias);
   if (is_small(form, a, b) && !is_deep(form, a, sums != nullptr)) return small_product(op, form, a, b, bias);
   const bool by_tensor_cores =
@@ -199,7 +188,7 @@ template void multiply_into(const CudaOp&, const MatrixView<const float>&, const
 template void multiply_into(const CudaOp&, const MatrixView<const double>&, const MatrixView<const double>&,
                             const MatrixView<double>&, const double*);
 
-Tensor degree_product(const CudaOp& op, const Tensor& x_, const Tensor& weight_, bool transposed) {
+Tensor degree_product(const CudaOp& op, Input x_, Input weight_, bool transposed) {
   const Tensor x = aligned(x_), weight = aligned(weight_);
   const int64_t rows = x.size(0), count = x.size(1), depth = x.size(2),
                 columns = weight.size(transposed ? 1 : 2);

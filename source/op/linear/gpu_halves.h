@@ -12,6 +12,7 @@
 #pragma once
 
 #include "common/gpu.h"
+#include "common/gpu_floats.h"
 #include "common/gpu_unroll.h"
 #include "common/gpu_warp.h"
 #include "common/gpu_wgmma.h"
@@ -21,8 +22,7 @@
 #include "linear/gpu_matrix.h"
 #include "so2_layer/gpu_multiply_rows.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kHalfRows = 64, kHalfDepth = 64, kHalfSteps = kHalfDepth / 16, kHalfAlignment = 1024;
 constexpr int kHalfRow = 2 * kHalfDepth;  // bytes of a column's part in shared memory
@@ -47,7 +47,7 @@ inline int64_t shared_for_halves(int columns, int64_t depth) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Four numbers, or zeros; volatile, so that the load is issued here.
-__device__ __forceinline__ float4 load_four(const float* from, bool in_bounds) {
+MDOPS_D float4 load_four(const float* from, bool in_bounds) {
   float4 x{0, 0, 0, 0};
 #ifdef __CUDACC__
   asm volatile(
@@ -62,15 +62,12 @@ __device__ __forceinline__ float4 load_four(const float* from, bool in_bounds) {
   return x;
 }
 
-__device__ __forceinline__ float largest_of(const float4& x) {
+MDOPS_D float largest_of(const float4& x) {
   return fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
-}
-__device__ __forceinline__ float4 scaled(const float4& x, float by) {
-  return {by * x.x, by * x.y, by * x.z, by * x.w};
 }
 
 // The column of C at a column of B in shared memory.
-__device__ __forceinline__ int column_of_half(int n) {
+MDOPS_D int column_of_half(int n) {
   return n / 16 * 16 + n % 8 / 2 * 4 + n / 8 % 2 * 2 + n % 2;
 }
 
@@ -78,7 +75,7 @@ __device__ __forceinline__ int column_of_half(int n) {
 template <int kColumns, bool kOne>
 class HalfRows {
  public:
-  __device__ __forceinline__ explicit HalfRows(const RowArgs& args, char* memory)
+  MDOPS_D explicit HalfRows(const RowArgs& args, char* memory)
       : args_(args),
         parts_(memory),
         depth_(static_cast<int>(args.depth)),
@@ -90,7 +87,7 @@ class HalfRows {
 
   // Columns from `column` on, for units `begin` to `end` of 64 rows of a coefficient; coefficients follow
   // each other.
-  __device__ __forceinline__ void run(int64_t column, int begin, int end) {
+  MDOPS_D void run(int64_t column, int begin, int end) {
     column_ = column;
     const int units = static_cast<int>((args_.rows + kHalfRows - 1) / kHalfRows);
     for (int at = begin; at < end;) {
@@ -133,21 +130,20 @@ class HalfRows {
   static constexpr int kSets = half_sets(kColumns, kOne);
 
   // This lane's first row of a unit, and its coefficient.
-  __device__ __forceinline__ int64_t row_of(int unit, int units, int& coefficient) const {
+  MDOPS_D int64_t row_of(int unit, int units, int& coefficient) const {
     coefficient = args_.coefficients.count > 1 ? unit / units : 0;
     return static_cast<int64_t>(unit - coefficient * units) * kHalfRows + warp_index() % kGroupWarps * 16 +
            lane_ / 4;
   }
-  __device__ __forceinline__ void go_to(int unit, int units) {
+  MDOPS_D void go_to(int unit, int units) {
     int coefficient;
     const int64_t row = row_of(unit, units, coefficient);
     const float* const a = args_.a.data + coefficient * args_.coefficients.a + 4 * (lane_ % 4);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) from_[h] = a + min(row + 8 * h, args_.rows - 1) * args_.a.line;
+    unrolled<2>([&](int h) { from_[h] = a + min(row + 8 * h, args_.rows - 1) * args_.a.line; });
   }
 
   // Loads a chunk of the depth of these rows.
-  __device__ __forceinline__ void load(int chunk) {
+  MDOPS_D void load(int chunk) {
     unrolled<kHalfSteps, 2>([&](int step, int h) {
       const int k = chunk * kHalfDepth + 16 * step;
       numbers_[step][h] = load_four(from_[h] + k, k + 4 * (lane_ % 4) < depth_);
@@ -155,26 +151,23 @@ class HalfRows {
   }
 
   template <int kSet>
-  __device__ __forceinline__ void split_rows() {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+  MDOPS_D void split_rows() {
+    unrolled<2>([&](int h) {
       float largest = 0;
-#pragma unroll
-      for (int step = 0; step < kHalfSteps; ++step) largest = fmaxf(largest, largest_of(numbers_[step][h]));
+      unrolled<kHalfSteps>([&](int step) { largest = fmaxf(largest, largest_of(numbers_[step][h])); });
       const float scale = scale_for(quad_largest(largest));
       by_row_[kSet][h] = inverse_power(scale);
-#pragma unroll
-      for (int step = 0; step < kHalfSteps; ++step) {
+      unrolled<kHalfSteps>([&](int step) {
         uint2 parts[2];
-        split(scaled(numbers_[step][h], scale), parts);
+        split(scale * numbers_[step][h], parts);
         high_[kSet][step][h] = parts[0].x, high_[kSet][step][h + 2] = parts[0].y;
         low_[kSet][step][h] = parts[1].x, low_[kSet][step][h + 2] = parts[1].y;
-      }
-    }
+      });
+    });
   }
 
   // Four numbers of the depth of the column of b at n in shared memory.
-  __device__ __forceinline__ float4 of_column(const float* b, int n, int k) const {
+  MDOPS_D float4 of_column(const float* b, int n, int k) const {
     const int64_t column = column_ + column_of_half(n), deep = args_.b.deep;
     const bool in_bounds = column < args_.columns && k < depth_;
     const float* const from = in_bounds ? b + column * args_.b.line + k * deep : b;
@@ -184,30 +177,27 @@ class HalfRows {
   }
 
   // A warp has a chunk of eight columns: four times 16 of the depth of each.
-  __device__ __forceinline__ void split_columns(const float* b) const {
+  MDOPS_D void split_columns(const float* b) const {
     constexpr int kEights = kColumns / 8;
     const int t = lane_ % 4;
     for (int at = static_cast<int>(threadIdx.x) / kWarp; at < chunks_ * kEights; at += kThreads / kWarp) {
       const int chunk = at / kEights, n = at % kEights * 8 + lane_ / 4;
       float4 x[kHalfSteps];
       float largest = 0;
-#pragma unroll
-      for (int step = 0; step < kHalfSteps; ++step)
-        x[step] = of_column(b, n, chunk * kHalfDepth + 16 * step + 4 * t);
-#pragma unroll
-      for (int step = 0; step < kHalfSteps; ++step) largest = fmaxf(largest, largest_of(x[step]));
+      unrolled<kHalfSteps>(
+          [&](int step) { x[step] = of_column(b, n, chunk * kHalfDepth + 16 * step + 4 * t); });
+      unrolled<kHalfSteps>([&](int step) { largest = fmaxf(largest, largest_of(x[step])); });
       const float scale = scale_for(quad_largest(largest));
       if (t == 0) unscale_[chunk * kColumns + n] = inverse_power(scale);
       char* const row = parts_ + 2 * chunk * half_part(kColumns) + n * kHalfRow + 4 * t;
-#pragma unroll
-      for (int step = 0; step < kHalfSteps; ++step) {
+      unrolled<kHalfSteps>([&](int step) {
         uint2 parts[2];
-        split(scaled(x[step], scale), parts);
+        split(scale * x[step], parts);
         unrolled<2, 2>([&](int part, int half) {
           *reinterpret_cast<uint32_t*>(row + part * half_part(kColumns) + 16 * ((2 * step + half) ^ n % 8)) =
               half ? parts[part].y : parts[part].x;
         });
-      }
+      });
     }
     fence_shared();
     __syncthreads();
@@ -215,7 +205,7 @@ class HalfRows {
 
   // Starts now = a set of rows times a chunk of B; `add` waits for it.
   template <int kSet>
-  __device__ __forceinline__ void begin_set(float (&now)[kColumns / 2], int chunk) const {
+  MDOPS_D void begin_set(float (&now)[kColumns / 2], int chunk) const {
     const int steps = min(kHalfSteps, (depth_ - chunk * kHalfDepth + 15) / 16);
     if (steps == 4)
       begin_steps<kSet, 4>(now, chunk);
@@ -228,75 +218,68 @@ class HalfRows {
   }
   // The same for kSteps times 16 of the depth.
   template <int kSet, int kSteps>
-  __device__ __forceinline__ void begin_steps(float (&now)[kColumns / 2], int chunk) const {
+  MDOPS_D void begin_steps(float (&now)[kColumns / 2], int chunk) const {
     const uint64_t high = matrix_of_rows<kHalfRow>(parts_ + 2 * chunk * half_part(kColumns));
     const uint64_t low = matrix_of_rows<kHalfRow>(parts_ + (2 * chunk + 1) * half_part(kColumns));
     begin_products();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    unrolled<kSteps>([&](int step) {
       multiply_rows(now, low_[kSet][step], high + 2 * step, step > 0);
       multiply_rows(now, high_[kSet][step], low + 2 * step, 1);
-    }
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) multiply_rows(now, high_[kSet][step], high + 2 * step, 1);
+    });
+    unrolled<kSteps>([&](int step) { multiply_rows(now, high_[kSet][step], high + 2 * step, 1); });
     commit_products();
   }
 
   // c (+)= the product started by begin_set.
   template <int kSet>
-  __device__ __forceinline__ void add(float (&c)[kColumns / 2], float (&now)[kColumns / 2], int chunk) const {
+  MDOPS_D void add(float (&c)[kColumns / 2], float (&now)[kColumns / 2], int chunk) const {
     wait_for_products<0>();
     fence_operands(now);
     const float* const by_column = unscale_ + chunk * kColumns + 2 * (lane_ % 4);
-#pragma unroll
-    for (int e = 0; e < kColumns / 8; ++e) {
+    unrolled<kColumns / 8>([&](int e) {
       const float2 by = *reinterpret_cast<const float2*>(by_column + 8 * e);
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
+      unrolled<2>([&](int h) {
         const float more = by_row_[kSet][h] * by.x * now[4 * e + 2 * h];
         const float next = by_row_[kSet][h] * by.y * now[4 * e + 2 * h + 1];
         c[4 * e + 2 * h] = kOne || chunk == 0 ? more : c[4 * e + 2 * h] + more;
         c[4 * e + 2 * h + 1] = kOne || chunk == 0 ? next : c[4 * e + 2 * h + 1] + next;
-      }
-    }
+      });
+    });
   }
 
-  __device__ __forceinline__ void store(const float (&c)[kColumns / 2], int unit, int units) const {
+  MDOPS_D void store(const float (&c)[kColumns / 2], int unit, int units) const {
     int coefficient;
     const int64_t row = row_of(unit, units, coefficient), column = column_ + 4 * (lane_ % 4);
     const bool fours = args_.columns % 4 == 0 && args_.c_line % 4 == 0 && column_ + kColumns <= args_.columns;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (row + 8 * h >= args_.rows) continue;
+    unrolled<2>([&](int h) {
+      if (row + 8 * h >= args_.rows) return;
       const int64_t begin = coefficient * args_.coefficients.c + (row + 8 * h) * args_.c_line + column;
       float* const place = args_.c + begin;
       const float* const added = args_.added ? args_.added + begin : nullptr;
       if (fours) {
         if (added) {
           float4 more[kColumns / 16];
-#pragma unroll
-          for (int e = 0; e < kColumns / 16; ++e)
-            more[e] = __ldcs(reinterpret_cast<const float4*>(added + 16 * e));
-#pragma unroll
-          for (int e = 0; e < kColumns / 16; ++e) {
+          unrolled<kColumns / 16>(
+              [&](int e) { more[e] = __ldcs(reinterpret_cast<const float4*>(added + 16 * e)); });
+          unrolled<kColumns / 16>([&](int e) {
             const float4 four = four_of(c, h, 2 * e);
             *reinterpret_cast<float4*>(place + 16 * e) = {four.x + more[e].x, four.y + more[e].y,
                                                           four.z + more[e].z, four.w + more[e].w};
-          }
-          continue;
+          });
+          return;
         }
 #pragma unroll
         for (int e = 0; e < kColumns / 8; e += 2)
           *reinterpret_cast<float4*>(place + 8 * e) = four_of(c, h, e);
-        continue;
+        return;
       }
       unrolled<kColumns / 8, 2>([&](int e, int k) {
         const int at = e / 2 * 16 + e % 2 * 2 + k;
         if (column + at < args_.columns) place[at] = c[4 * e + 2 * h + k] + (added ? added[at] : 0.0f);
       });
-    }
+    });
   }
-  static __device__ __forceinline__ float4 four_of(const float (&c)[kColumns / 2], int h, int e) {
+  static MDOPS_D float4 four_of(const float (&c)[kColumns / 2], int h, int e) {
     return {c[4 * e + 2 * h], c[4 * e + 2 * h + 1], c[4 * e + 4 + 2 * h], c[4 * e + 5 + 2 * h]};
   }
 
@@ -326,5 +309,4 @@ __global__ void __launch_bounds__(half_threads(kColumns, kOne), 1)
 #endif
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

@@ -5,8 +5,7 @@
 
 #include "linear/gpu_halves.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kFillingUnits = 6;  // of 64 rows and a block's columns, per multiprocessor
 
@@ -56,5 +55,4 @@ inline void run_halves(const Gpu& gpu, const RowArgs& args) {
   columns == 64 ? run.template operator()<64>() : run.template operator()<32>();
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

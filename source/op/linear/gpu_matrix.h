@@ -3,8 +3,9 @@
 
 #include <cstdint>
 
-namespace mdops {
-namespace gpu_linear {
+#include "common/math.h"
+
+namespace mdops::gpu_linear {
 
 // Number k of line n is data[n * line + k * deep]. Lines of A are C's rows, lines of B its columns.
 struct Matrix {
@@ -19,7 +20,7 @@ struct Coefficients {
 };
 
 // The degree of a coefficient.
-__device__ __forceinline__ int degree_of(int coefficient) {
+MDOPS_D int degree_of(int coefficient) {
   int degree = 0;
   while ((degree + 1) * (degree + 1) <= coefficient) ++degree;
   return degree;
@@ -37,5 +38,4 @@ struct RowArgs {
   const float* added = nullptr;  // to C, in its layout; only for gpu_halves.h
 };
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

@@ -12,8 +12,6 @@
 // in float32.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/gpu_split.h"
 #include "common/gpu_unroll.h"
@@ -21,14 +19,13 @@
 #include "common/rows.h"
 #include "linear/gpu_matrix.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kAlignment = 1024, kGroup = 128, kGroupRows = 64;
 constexpr int kRow = 32, kRowEights = kRow / 8;  // numbers of B in 128 bytes
 
 // One number, or two side by side, or zeros; volatile, so that the load is issued here.
-__device__ __forceinline__ float load_one(const float* from, bool in_bounds) {
+MDOPS_D float load_one(const float* from, bool in_bounds) {
   float x;
   asm volatile(
       "{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\nmov.f32 %0, 0f00000000;\n"
@@ -38,7 +35,7 @@ __device__ __forceinline__ float load_one(const float* from, bool in_bounds) {
   return x;
 }
 
-__device__ __forceinline__ float2 load_two(const float* from, bool in_bounds) {
+MDOPS_D float2 load_two(const float* from, bool in_bounds) {
   float2 both;
   asm volatile(
       "{\n.reg .pred there;\nsetp.ne.b32 there, %3, 0;\nmov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\n"
@@ -59,7 +56,7 @@ template <int kEights>
 struct SplitRows {
   uint32_t high[kEights][4], low[kEights][4];
 
-  __device__ __forceinline__ explicit SplitRows(const RowsOfA<kEights>& rows) {
+  MDOPS_D explicit SplitRows(const RowsOfA<kEights>& rows) {
     unrolled<kEights, 2>([&](int eight, int h) {
       const Split first = split(rows.numbers[eight][h].x), second = split(rows.numbers[eight][h].y);
       high[eight][h] = first.high, low[eight][h] = first.low;
@@ -70,7 +67,7 @@ struct SplitRows {
 
 // Splits numbers 2 t and 2 t + 1 of an eight to where products read them: `row` is that of B's column n, the
 // low parts are `low` floats after the high ones.
-__device__ __forceinline__ void split_pair(float* row, int low, int eight, int n, int t, float2 both) {
+MDOPS_D void split_pair(float* row, int low, int eight, int n, int t, float2 both) {
   const Split first = split(both.x), second = split(both.y);
   const int place = 4 * ((2 * eight) ^ n % 8) + t, next = 4 * ((2 * eight + 1) ^ n % 8) + t;
   row[place] = __uint_as_float(first.high), row[low + place] = __uint_as_float(first.low);
@@ -79,8 +76,7 @@ __device__ __forceinline__ void split_pair(float* row, int low, int eight, int n
 
 // d (+)= A B, 64 x 8 times 8 x 8 kUnits: each warp has 16 rows of A and of d in registers, as in m16n8k8.
 template <int kUnits>
-__device__ __forceinline__ void multiply_add(float (&d)[kUnits][4], const uint32_t (&a)[4], uint64_t b,
-                                             bool add) {
+MDOPS_D void multiply_add(float (&d)[kUnits][4], const uint32_t (&a)[4], uint64_t b, bool add) {
   static_assert(kUnits == 8 || kUnits == 7);
   if constexpr (kUnits == 8)
     MDOPS_ON_HOPPER(
@@ -100,22 +96,20 @@ __device__ __forceinline__ void multiply_add(float (&d)[kUnits][4], const uint32
 
 // Starts the products of a stage's first eights, into separate sums.
 template <int count, int kEights, int kUnits>
-__device__ __forceinline__ void begin_stage(float (&now)[kUnits][4], const SplitRows<kEights>& a,
-                                            uint64_t high_b, uint64_t low_b) {
+MDOPS_D void begin_stage(float (&now)[kUnits][4], const SplitRows<kEights>& a, uint64_t high_b,
+                         uint64_t low_b) {
   begin_products();
-#pragma unroll
-  for (int eight = 0; eight < count; ++eight) {
+  unrolled<count>([&](int eight) {
     multiply_add(now, a.low[eight], high_b + 2 * eight, eight > 0);
     multiply_add(now, a.high[eight], low_b + 2 * eight, true);
-  }
-#pragma unroll
-  for (int eight = 0; eight < count; ++eight) multiply_add(now, a.high[eight], high_b + 2 * eight, true);
+  });
+  unrolled<count>([&](int eight) { multiply_add(now, a.high[eight], high_b + 2 * eight, true); });
   commit_products();
 }
 
 // c += the stage's sums.
 template <int kUnits>
-__device__ __forceinline__ void finish_stage(float (&c)[kUnits][4], float (&now)[kUnits][4]) {
+MDOPS_D void finish_stage(float (&c)[kUnits][4], float (&now)[kUnits][4]) {
   wait_for_products<0>();
   fence_operands(now);
   unrolled<kUnits, 4>([&](int n, int k) { c[n][k] += now[n][k]; });
@@ -124,19 +118,17 @@ __device__ __forceinline__ void finish_stage(float (&c)[kUnits][4], float (&now)
 // Stores C with the bias, which may be null; `row` and `column` are the warp's in C, `line` is the stride of
 // C's rows.
 template <int kUnits>
-__device__ __forceinline__ void store(const float (&c)[kUnits][4], const float* bias, float* to, int64_t line,
-                                      int64_t rows, int64_t columns, int64_t row, int64_t column) {
+MDOPS_D void store(const float (&c)[kUnits][4], const float* bias, float* to, int64_t line, int64_t rows,
+                   int64_t columns, int64_t row, int64_t column) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const bool pairs = columns % 2 == 0 && line % 2 == 0;
-#pragma unroll
-  for (int n = 0; n < kUnits; ++n) {
+  unrolled<kUnits>([&](int n) {
     const int64_t at = column + 8 * n + 2 * t;
     const bool first = at < columns, second = at + 1 < columns;
     const float b0 = bias && first ? bias[at] : 0.f, b1 = bias && second ? bias[at + 1] : 0.f;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    unrolled<2>([&](int h) {
       const int64_t own_row = row + 8 * h + g;
-      if (own_row >= rows || !first) continue;
+      if (own_row >= rows || !first) return;
       float* place = to + own_row * line + at;
       const float2 own{c[n][2 * h] + b0, c[n][2 * h + 1] + b1};
       if (pairs) {
@@ -145,9 +137,8 @@ __device__ __forceinline__ void store(const float (&c)[kUnits][4], const float* 
         place[0] = own.x;
         if (second) place[1] = own.y;
       }
-    }
-  }
+    });
+  });
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

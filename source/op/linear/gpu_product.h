@@ -3,14 +3,12 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "linear/gpu_halves_run.h"
 #include "linear/gpu_rows.h"
 #include "linear/gpu_tiles.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int64_t kMostStages = 320;  // of a part: each stage's sum is rounded
 
@@ -111,5 +109,4 @@ inline void multiply(const Gpu& gpu, const Args& args, float* workspace) {
     sum.template operator()<1>();
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

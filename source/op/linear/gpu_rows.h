@@ -4,34 +4,30 @@
 // ahead, and once B is there waits for no other.
 #pragma once
 
+#include "common/gpu_unroll.h"
 #include "linear/gpu_parts.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kRowThreads = 512;
 
 using RowStage = RowsOfA<kRowEights>;
 
-__device__ __forceinline__ void load_rows(RowStage& stage, const RowArgs& args, const float* a, int64_t row,
-                                          int at) {
+MDOPS_D void load_rows(RowStage& stage, const RowArgs& args, const float* a, int64_t row, int at) {
   const int lane = threadIdx.x % 32, depth = static_cast<int>(args.depth);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  unrolled<2>([&](int h) {
     const float* const line = a + min(row + lane / 4 + 8 * h, args.rows - 1) * args.a.line;
-#pragma unroll
-    for (int eight = 0; eight < kRowEights; ++eight) {
+    unrolled<kRowEights>([&](int eight) {
       const int k = at + 8 * eight + lane % 4 * 2;
       stage.numbers[eight][h] = load_two(line + k, k < depth);
-    }
-  }
+    });
+  });
 }
 
 // Splits the columns of b from `column` on: stages of the depth in order, the low parts after all high
 // ones.
 template <int kUnits>
-__device__ __forceinline__ void split_columns(const RowArgs& args, const float* b, int64_t column, int low,
-                                              float* parts) {
+MDOPS_D void split_columns(const RowArgs& args, const float* b, int64_t column, int low, float* parts) {
   const int lane = threadIdx.x % 32, t = lane / 8;
   const int depth = static_cast<int>(args.depth), eights = (depth + 7) / 8;
 #pragma unroll 4
@@ -92,5 +88,4 @@ __global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_const
   }
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

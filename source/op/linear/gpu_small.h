@@ -8,7 +8,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "common/gpu.h"
 #include "common/gpu_mma.h"
@@ -18,8 +17,7 @@
 #include "gemm/gpu_memory.h"
 #include "linear/gpu_matrix.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kSmallRows = 16, kSmallColumns = 32;
 constexpr int kSmallDepth = 16;  // of a warp at once
@@ -34,8 +32,7 @@ struct SmallPiece {
 
   // Loads zeros beyond the depth and beyond the last line.
   template <bool kVectors>
-  __device__ __forceinline__ void load(const Matrix& matrix, int64_t line, int64_t lines, int64_t deep,
-                                       int64_t depth) {
+  MDOPS_D void load(const Matrix& matrix, int64_t line, int64_t lines, int64_t deep, int64_t depth) {
     unrolled<kLines, 4>([&](int n, int k) { numbers[n][k] = 0; });
     if constexpr (!kVectors) {
       unrolled<kLines, 4>([&](int n, int k) {
@@ -90,22 +87,17 @@ __global__ void __launch_bounds__(kWarp* kMostSmallWarps) small_kernel(const __g
     // Tensor cores round every sum towards zero: so these begin at zero, with the small products first.
     float now[4][4] = {};
     Split of_row[2][4], of_column[4][4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) of_row[n][k] = split(a.numbers[n][k]);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) of_column[n][k] = split(b.numbers[n][k]);
-    }
+    unrolled<4>([&](int k) {
+      unrolled<2>([&](int n) { of_row[n][k] = split(a.numbers[n][k]); });
+      unrolled<4>([&](int n) { of_column[n][k] = split(b.numbers[n][k]); });
+    });
     const auto multiply = [&](uint32_t Split::* left, uint32_t Split::* right) {
 #pragma unroll
       for (int k = 0; k < 4; k += 2) {
         const uint32_t rows[4] = {of_row[0][k].*left, of_row[1][k].*left, of_row[0][k + 1].*left,
                                   of_row[1][k + 1].*left};
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          multiply_8(now[n], rows, of_column[n][k].*right, of_column[n][k + 1].*right);
-        }
+        unrolled<4>(
+            [&](int n) { multiply_8(now[n], rows, of_column[n][k].*right, of_column[n][k + 1].*right); });
       }
     };
     multiply(&Split::low, &Split::high), multiply(&Split::high, &Split::low);
@@ -163,5 +155,4 @@ inline void run_small(const Gpu& gpu, RowArgs args) {
   vectors ? launch_by.template operator()<true>() : launch_by.template operator()<false>();
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

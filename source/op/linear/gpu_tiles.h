@@ -11,10 +11,10 @@
 // order.
 #pragma once
 
+#include "common/gpu_unroll.h"
 #include "linear/gpu_parts.h"
 
-namespace mdops {
-namespace gpu_linear {
+namespace mdops::gpu_linear {
 
 constexpr int kTileRows = 2 * kGroupRows, kTileColumns = 64, kTileThreads = 2 * kGroup;
 constexpr int kDepth = 16, kEights = kDepth / 8, kUnits = kTileColumns / 8;
@@ -42,7 +42,7 @@ struct TileStage {
   float2 b[kEights];
 
   // The first stage is at `from`, with `left` of the depth left; `row` and `column` are the warp's.
-  __device__ __forceinline__ TileStage(const Args& args, int64_t row, int64_t column, int64_t from, int left)
+  MDOPS_D TileStage(const Args& args, int64_t row, int64_t column, int64_t from, int left)
       : a_(args.a), b_(args.b) {
     const int lane = threadIdx.x % 32, k_a = lane % 4 * 2, k_b = lane / 8 * 2;
     row += lane / 4, column += lane % 8;
@@ -53,21 +53,20 @@ struct TileStage {
   }
 
   // Loads the next stage, with zeros beyond the depth.
-  __device__ __forceinline__ void load() {
-#pragma unroll
-    for (int eight = 0; eight < kEights; ++eight) {
+  MDOPS_D void load() {
+    unrolled<kEights>([&](int eight) {
       b[eight] = two_of(b_.data + 8 * eight * b_.deep, b_.deep, has_column_, left_b_ - 8 * eight);
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         a.numbers[eight][h] = two_of(a_.data + 8 * eight * a_.deep + 8 * h * a_.line, a_.deep, has_row_[h],
                                      left_a_ - 8 * eight);
-    }
+    });
     a_.data += kDepth * a_.deep, left_a_ -= kDepth;
     b_.data += kDepth * b_.deep, left_b_ -= kDepth;
   }
 
  private:
-  __device__ __forceinline__ static float2 two_of(const float* from, int64_t deep, bool in_bounds, int left) {
+  MDOPS_D static float2 two_of(const float* from, int64_t deep, bool in_bounds, int left) {
     return {load_one(from, in_bounds && 0 < left), load_one(from + deep, in_bounds && 1 < left)};
   }
 
@@ -77,14 +76,13 @@ struct TileStage {
 };
 
 // Splits B's stage to its half of the rows in `parts`; returns the numbers' sum.
-__device__ __forceinline__ float split_stage(const float2 (&b)[kEights], int half, float* parts) {
+MDOPS_D float split_stage(const float2 (&b)[kEights], int half, float* parts) {
   const int lane = threadIdx.x % 32, n = 8 * (threadIdx.x / 32) + lane % 8;
   float sum = 0;
-#pragma unroll
-  for (int eight = 0; eight < kEights; ++eight) {
+  unrolled<kEights>([&](int eight) {
     split_pair(parts + n * kRow, kLow, kEights * half + eight, n, lane / 8, b[eight]);
     sum += b[eight].x + b[eight].y;
-  }
+  });
   return sum;
 }
 
@@ -156,5 +154,4 @@ __global__ void __launch_bounds__(kSumThreads)
   (is_sum ? args.sums : args.c)[place] = sum;
 }
 
-}  // namespace gpu_linear
-}  // namespace mdops
+}  // namespace mdops::gpu_linear

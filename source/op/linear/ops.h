@@ -11,8 +11,6 @@
 #pragma once
 
 #include <array>
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "common/tensor.h"
@@ -20,30 +18,30 @@
 
 namespace mdops {
 
-inline Tensor transposed(const Tensor& matrix) {
+inline Tensor transposed(Input matrix) {
   return torch::stable::transpose(matrix, 0, 1);
 }
 
 // The sums of all rows, (rows, columns) to (columns,).
-inline Tensor column_sums(const Tensor& matrix) {
+inline Tensor column_sums(Input matrix) {
   const int64_t rows = 0;
   return torch::stable::sum(matrix, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
 }
 
 // The tensor, or a copy if it is not aligned to a cache line: MKL chooses its algorithm by the alignment.
-inline Tensor on_a_line(const Tensor& tensor) {
+inline Tensor on_a_line(Input tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64 ? torch::stable::clone(tensor) : tensor;
 }
 
 // PyTorch's product, without a bias, and B's sums.
-inline Tensor product_by_pytorch(ProductForm form, const Tensor& a, const Tensor& b, Tensor* sums) {
+inline Tensor product_by_pytorch(ProductForm form, Input a, Input b, Tensor* sums) {
   const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;
   if (sums) *sums = column_sums(b);
   return torch::stable::matmul(of_a ? transposed(a) : a, of_b ? transposed(b) : b);
 }
 
 // The product by PyTorch, degree by degree.
-inline Tensor degrees_by_pytorch(const Op& op, const Tensor& x, const Tensor& weight, bool transposes) {
+inline Tensor degrees_by_pytorch(const Op& op, Input x, Input weight, bool transposes) {
   const int64_t rows = x.size(0), depth = x.size(2), columns = weight.size(transposes ? 1 : 2);
   Tensor y = empty(op, {rows, x.size(1), columns}, x.scalar_type());
   for (int64_t l = 0; l < weight.size(0); ++l) {
@@ -63,7 +61,7 @@ inline Tensor degrees_by_pytorch(const Op& op, const Tensor& x, const Tensor& we
 
 template <class Device>
 struct LinearOps {
-  static Tensor linear(Checked<Device>& in, const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
+  static Tensor linear(Checked<Device>& in, Input x_, Input weight_, Input bias_) {
     const Tensor x = float_input(in.op, "x", x_, {kAny, kAny});
     const Tensor weight = input(in.op, "weight", weight_, x.scalar_type(), {x.size(1), kAny});
     const int64_t biases = bias_.numel() ? weight.size(1) : 0;
@@ -71,14 +69,13 @@ struct LinearOps {
     return layer_product(in.op, ProductForm::plain, x, weight, &bias, nullptr);
   }
 
-  static Tensor linear_input(Checked<Device>& in, const Tensor& grad_, const Tensor& weight_) {
+  static Tensor linear_input(Checked<Device>& in, Input grad_, Input weight_) {
     const Tensor grad = float_input(in.op, "grad", grad_, {kAny, kAny});
     const Tensor weight = input(in.op, "weight", weight_, grad.scalar_type(), {kAny, grad.size(1)});
     return layer_product(in.op, ProductForm::b_transposed, grad, weight, nullptr, nullptr);
   }
 
-  static Outputs<2> linear_weight(Checked<Device>& in, const Tensor& x_, const Tensor& grad_,
-                                  bool with_sums) {
+  static Outputs<2> linear_weight(Checked<Device>& in, Input x_, Input grad_, bool with_sums) {
     const Tensor x = float_input(in.op, "x", x_, {kAny, kAny});
     const Tensor grad = input(in.op, "grad", grad_, x.scalar_type(), {x.size(0), kAny});
     Tensor sums = empty(in.op, {with_sums ? grad.size(1) : 0}, x.scalar_type());
@@ -87,7 +84,7 @@ struct LinearOps {
     return {weight, sums};
   }
 
-  static Tensor degree_linear(Checked<Device>& in, const Tensor& x_, const Tensor& weight_, bool transposed) {
+  static Tensor degree_linear(Checked<Device>& in, Input x_, Input weight_, bool transposed) {
     const Tensor x = float_input(in.op, "x", x_, {kAny, kAny, kAny});
     const std::array<int64_t, 2> sizes{transposed ? kAny : x.size(2), transposed ? x.size(2) : kAny};
     const Tensor weight = input(in.op, "weight", weight_, x.scalar_type(), {kAny, sizes[0], sizes[1]});

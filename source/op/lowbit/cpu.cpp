@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kNumbers = 1 << 15;  // of a piece of work, at least
 
-const uint8_t* bytes(const Tensor& tensor) {
+const uint8_t* bytes(Input tensor) {
   return static_cast<const uint8_t*>(tensor.const_data_ptr());
 }
 

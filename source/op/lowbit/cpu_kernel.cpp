@@ -234,8 +234,7 @@ void pack_panel(const LowBitProduct& p, int64_t first, int32_t* to) {
 }
 
 // Prevents a fused multiply-add: both operations are rounded, on every processor.
-template <class V>
-MDOPS_HD void keep_rounded(V& v) {
+MDOPS_HD void keep_rounded(auto& v) {
 #if defined(__x86_64__)
   asm("" : "+x"(v));
 #elif defined(__aarch64__)

@@ -1,8 +1,6 @@
 // The loops of low-bit products and of quantisation on the CPU, compiled for each instruction set.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "lowbit/lowbit.h"
 

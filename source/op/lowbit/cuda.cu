@@ -11,7 +11,7 @@ using namespace gpu_lowbit;
 uint8_t* bytes(Tensor& tensor) {
   return static_cast<uint8_t*>(tensor.mutable_data_ptr());
 }
-const uint8_t* bytes(const Tensor& tensor) {
+const uint8_t* bytes(Input tensor) {
   return static_cast<const uint8_t*>(tensor.const_data_ptr());
 }
 

@@ -43,7 +43,7 @@ struct MmaTile {
 
 // Offset of piece `piece` of depth `line` of B, in lines of kCols bytes; for ternary a line has four depths.
 template <int Cols, bool Ternary>
-__device__ __forceinline__ int line_place(int line, int piece) {
+MDOPS_D int line_place(int line, int piece) {
   if constexpr (Cols >= 128) {
     const int turn = Ternary ? line & 3 : line >> 2 & 3;
     return line * Cols + 16 * (piece ^ 2 * turn);
@@ -59,18 +59,17 @@ __device__ __forceinline__ int line_place(int line, int piece) {
   }
 }
 
-__device__ __forceinline__ int limited(int n) {
+MDOPS_D int limited(int n) {
   return n < 0 ? 0 : n > 16 ? 16 : n;
 }
 
-__device__ __forceinline__ uint32_t shared_word(uint32_t at) {
+MDOPS_D uint32_t shared_word(uint32_t at) {
   uint32_t word;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(at));
   return word;
 }
 
-__device__ __forceinline__ void multiply_add(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                             int) {
+MDOPS_D void multiply_add(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int) {
   asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -87,8 +86,7 @@ __device__ __forceinline__ void multiply_add(int (&c)[4], const uint32_t (&a)[4]
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 
 // `kinds`: 2 for an A of e5m2, 1 for a B of e5m2.
-__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                             int kinds) {
+MDOPS_D void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int kinds) {
   switch (kinds) {
     case 0:
       MDOPS_FLOAT8_MMA("e4m3", "e4m3");
@@ -109,7 +107,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
 
 // Four float8 as four float16: e5m2 is the upper half of one; e4m3 has a bias of 7 in the place of 15, which
 // a product with 2^8 mends, subnormal numbers too, and NaN by its bits.
-__device__ __forceinline__ uint2 halves_of(uint32_t x, bool is_e5m2) {
+MDOPS_D uint2 halves_of(uint32_t x, bool is_e5m2) {
   if (is_e5m2) return make_uint2(__byte_perm(x, 0, 0x1404), __byte_perm(x, 0, 0x3424));
   uint32_t result[2];
 #pragma unroll
@@ -126,8 +124,7 @@ __device__ __forceinline__ uint2 halves_of(uint32_t x, bool is_e5m2) {
 }
 
 // By float16's tensor cores, twice half of the depth; the order of the depth is the same in A and B.
-__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                             int kinds) {
+MDOPS_D void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int kinds) {
   const uint32_t b[2] = {b0, b1};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -161,26 +158,26 @@ struct Stages {
 };
 
 // Orders the blocks of C so that those that run together share rows and columns.
-__device__ __forceinline__ int2 tile_of(int index, int row_tiles, int col_tiles) {
+MDOPS_D int2 tile_of(int index, int row_tiles, int col_tiles) {
   constexpr int kTall = 16;
   const int strip = index / (kTall * col_tiles), first = strip * kTall;
   const int tall = row_tiles - first < kTall ? row_tiles - first : kTall, rest = index - first * col_tiles;
   return make_int2(first + rest % tall, rest / tall);
 }
 
-__device__ __forceinline__ float as_float(int x) {
+MDOPS_D float as_float(int x) {
   return __int2float_rn(x);
 }
-__device__ __forceinline__ float as_float(float x) {
+MDOPS_D float as_float(float x) {
   return x;
 }
 
-__device__ __forceinline__ uint32_t pair(uint32_t low, uint32_t high) {
+MDOPS_D uint32_t pair(uint32_t low, uint32_t high) {
   return low | high << 16;
 }
 
 // Up to eight adjacent results of a row.
-__device__ __forceinline__ void store_eight(const Product& p, int row, int col, const float (&v)[8]) {
+MDOPS_D void store_eight(const Product& p, int row, int col, const float (&v)[8]) {
   const int64_t at = static_cast<int64_t>(row) * p.cols + col;
   if (p.out_kind == LowBitOut::float32) {
     float* out = static_cast<float*>(p.out) + at;
@@ -211,8 +208,8 @@ __device__ __forceinline__ void store_eight(const Product& p, int row, int col, 
 }
 
 template <class T, class Number, Layout Side>
-__device__ __forceinline__ void copy_stage(const Product& p, const Stages& stages, int stage, int row0,
-                                           int col0, uint32_t shared) {
+MDOPS_D void copy_stage(const Product& p, const Stages& stages, int stage, int row0, int col0,
+                        uint32_t shared) {
   const int k0 = stages.first(stage), end = stages.end(stage);
 #pragma unroll
   for (int task = threadIdx.x; task < T::kRows * 8; task += T::kThreads) {
@@ -244,7 +241,7 @@ __device__ __forceinline__ void copy_stage(const Product& p, const Stages& stage
 
 // The numbers of B for 32 of the depth and 32 columns: b[j][h] of unit j, half h of the depth.
 template <class T, Layout Side>
-__device__ __forceinline__ void load_columns(uint32_t shared, int step, int col, uint32_t (&b)[4][2]) {
+MDOPS_D void load_columns(uint32_t shared, int step, int col, uint32_t (&b)[4][2]) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   if constexpr (Side == Layout::by_line) {
 #pragma unroll

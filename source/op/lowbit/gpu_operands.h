@@ -19,13 +19,13 @@ struct Factor {
   int64_t lines;
 };
 
-__device__ __forceinline__ uint32_t spread_ternary(uint32_t packed) {
+MDOPS_D uint32_t spread_ternary(uint32_t packed) {
   const uint32_t codes = (packed | packed << 6 | packed << 12 | packed << 18) & 0x03030303u;
   return codes | (codes >> 1 & 0x01010101u) * 0xfcu;
 }
 
 // r[j] = byte j of each of w.
-__device__ __forceinline__ void transpose_bytes(const uint32_t (&w)[4], uint32_t (&r)[4]) {
+MDOPS_D void transpose_bytes(const uint32_t (&w)[4], uint32_t (&r)[4]) {
   const uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
   const uint32_t c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
   r[0] = __byte_perm(a, b, 0x5410), r[1] = __byte_perm(a, b, 0x7632);

@@ -13,12 +13,11 @@ namespace mdops::gpu_lowbit {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+MDOPS_D void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-__device__ __forceinline__ void fetch(uint32_t shared, const CUtensorMap* map, int k, int line,
-                                      uint32_t barrier) {
+MDOPS_D void fetch(uint32_t shared, const CUtensorMap* map, int k, int line, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
       "[%4];" ::"r"(shared),
@@ -29,8 +28,8 @@ __device__ __forceinline__ void fetch(uint32_t shared, const CUtensorMap* map, i
 // `Lines` lines of a stage. This block fetches `part` of `Sharers` parts, to the same place in all sharers,
 // counted by each one's barrier.
 template <int Sharers, int Lines>
-__device__ __forceinline__ void fetch_part(uint32_t shared, const CUtensorMap* map, int k, int line, int part,
-                                           uint32_t barrier) {
+MDOPS_D void fetch_part(uint32_t shared, const CUtensorMap* map, int k, int line, int part,
+                        uint32_t barrier) {
   if constexpr (Sharers == 1) return fetch(shared, map, k, line, barrier);
   static_assert(Lines % (8 * Sharers) == 0);  // swizzled lines come in eights
   const int own = part * (Lines / Sharers);
@@ -41,14 +40,14 @@ __device__ __forceinline__ void fetch_part(uint32_t shared, const CUtensorMap* m
       : "memory");
 }
 
-__device__ __forceinline__ int cluster_rank() {
+MDOPS_D int cluster_rank() {
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return static_cast<int>(rank);
 }
 
 // Arrives at the barrier with this address in another block of the cluster.
-__device__ __forceinline__ void arrive_at(uint32_t barrier, int block) {
+MDOPS_D void arrive_at(uint32_t barrier, int block) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
@@ -58,10 +57,10 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, int block) {
 
 // A barrier of all threads of a cluster: its blocks have started. Of earlier writes, only the barriers from
 // `StageRing::make` are visible; waiting for all others would take as long as a write to device memory.
-__device__ __forceinline__ void arrive_in_cluster() {
+MDOPS_D void arrive_in_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void wait_for_cluster() {
+MDOPS_D void wait_for_cluster() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 

@@ -168,8 +168,7 @@ void multiply_by_mma(const Gpu& gpu, const Product& p) {
 }
 
 // use.operator()<A, B>() for the kinds of byte factors.
-template <class Use>
-void with_kinds(const Product& p, const Use& use) {
+void with_kinds(const Product& p, const auto& use) {
   constexpr LowBit kInt8 = LowBit::int8, kE4 = LowBit::e4m3, kE5 = LowBit::e5m2;
   if (!p.is_float()) return use.template operator()<kInt8, kInt8>();
   if (p.a_kind == kE4 && p.b_kind == kE4) return use.template operator()<kE4, kE4>();

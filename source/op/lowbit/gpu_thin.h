@@ -48,8 +48,7 @@ struct ThinTile {
 
 // `multiply_bytes` of integers with A in registers, those of `mma.sync` for each warp's 16 rows.
 #define MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT)                                                             \
-  __device__ __forceinline__ void multiply_bytes(int (&d)[SIZE], const uint32_t (&a)[4], uint64_t b,        \
-                                                 int add) {                                                 \
+  MDOPS_D void multiply_bytes(int (&d)[SIZE], const uint32_t (&a)[4], uint64_t b, int add) {                \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD_AT ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
                  "k32.s32.s8.s8 {" MDOPS_REGISTERS_##SIZE "}, {" A_AT "}, " B_AT ", add;\n}"                \
                  : MDOPS_NUMBERS_##SIZE("+r", d, 0)                                                         \
@@ -62,7 +61,7 @@ MDOPS_THIN(32, "64", "%32, %33, %34, %35", "%36", "%37")
 
 // Eight ternary numbers, those of two bytes of `packed`: a selector of four bits for each, which picks it.
 template <int First>
-__device__ __forceinline__ void spread_two(uint32_t packed, uint32_t& low, uint32_t& high) {
+MDOPS_D void spread_two(uint32_t packed, uint32_t& low, uint32_t& high) {
   constexpr uint32_t kNumbers = 0xfffe0100u;  // by their codes
   uint32_t x = __byte_perm(packed, 0, First == 0 ? 0x4140 : 0x4342);
   x = (x | x << 4) & 0x0f0f0f0fu;
@@ -79,7 +78,7 @@ struct ThinRing : StageRing<T, T::kSharers, 4> {
 
   // sums (+)= the products of this stage.
   template <LowBit A, LowBit B, class Number, int Size>
-  __device__ __forceinline__ void multiply(Number (&sums)[Size], int, int, int add) const {
+  MDOPS_D void multiply(Number (&sums)[Size], int, int, int add) const {
     const uint64_t a = rows(), b = wide_matrix(stage() + T::kBPlace);
     begin_products();
     multiply_bytes<B, A>(sums, b, a, add);
@@ -92,7 +91,7 @@ struct ThinRing : StageRing<T, T::kSharers, 4> {
 
 // A warpgroup's sums of every T::kGroups-th stage. Float8: the sums of each stage are added up in float32.
 template <LowBit A, LowBit B, class T, class Number, int Size>
-__device__ __forceinline__ void sum_bytes(ThinRing<T>& ring, int group, int count, Number (&sums)[Size]) {
+MDOPS_D void sum_bytes(ThinRing<T>& ring, int group, int count, Number (&sums)[Size]) {
   constexpr bool kFloat = std::is_same_v<Number, float>;
   for (int stage = group; stage < count; stage += T::kGroups, ring.advance(T::kGroups)) {
     wait_for(ring.full(ring.slot), ring.phase);
@@ -111,7 +110,7 @@ __device__ __forceinline__ void sum_bytes(ThinRing<T>& ring, int group, int coun
 // Ternary. A lane has columns 4 (lane / 4) .. + 3 of its warp's 32: byte 2 u + h of a word is
 // row 8 h + lane / 4 of the warp's 16 of unit u.
 template <class T, int Size>
-__device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int count, int (&sums)[2][Size]) {
+MDOPS_D void sum_ternary(ThinRing<T>& ring, int group, int count, int (&sums)[2][Size]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroupThreads / 32;
   const int quad = lane % 4, piece = 2 * warp + lane / 16;
   const uint32_t own = quad * 128 + lane / 4 % 4 * 4;
@@ -146,16 +145,16 @@ __device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int co
   }
 }
 
-__device__ __forceinline__ void put_number(uint32_t at, int x) {
+MDOPS_D void put_number(uint32_t at, int x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
-__device__ __forceinline__ void put_number(uint32_t at, float x) {
+MDOPS_D void put_number(uint32_t at, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
 }
 
 // Writes a warpgroup's sums to its part of the block's memory, rows of A by columns of B.
 template <class T, class Number, int Size>
-__device__ __forceinline__ void put_thin(uint32_t shared, int group, const Number (&sums)[T::kUnits][Size]) {
+MDOPS_D void put_thin(uint32_t shared, int group, const Number (&sums)[T::kUnits][Size]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroupThreads / 32, row = 2 * (lane % 4);
   unrolled<Size / 4, 2>([&](int j, int c) {
     const uint32_t at = shared + group * T::kSumBytes + (8 * j + row + c) * T::kPitch;
@@ -174,7 +173,7 @@ __device__ __forceinline__ void put_thin(uint32_t shared, int group, const Numbe
 
 // Four numbers to a block of the cluster, at the address that they would have here, counted by its barrier: a
 // barrier of the cluster would wait for all that its threads have written.
-__device__ __forceinline__ void send_words(uint32_t at, uint32_t barrier, int block, const int (&x)[4]) {
+MDOPS_D void send_words(uint32_t at, uint32_t barrier, int block, const int (&x)[4]) {
   asm volatile(
       "{\n.reg .b32 there, counted;\nmapa.shared::cluster.u32 there, %0, %2;\n"
       "mapa.shared::cluster.u32 counted, %1, %2;\n"
@@ -183,30 +182,30 @@ __device__ __forceinline__ void send_words(uint32_t at, uint32_t barrier, int bl
       "r"(barrier), "r"(block), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
       : "memory");
 }
-__device__ __forceinline__ void send_words(uint32_t at, uint32_t barrier, int block, const float (&x)[4]) {
+MDOPS_D void send_words(uint32_t at, uint32_t barrier, int block, const float (&x)[4]) {
   const int bits[4] = {__float_as_int(x[0]), __float_as_int(x[1]), __float_as_int(x[2]),
                        __float_as_int(x[3])};
   send_words(at, barrier, block, bits);
 }
-__device__ __forceinline__ void add_words(int (&sums)[4], const uint4& w) {
+MDOPS_D void add_words(int (&sums)[4], const uint4& w) {
   sums[0] += static_cast<int>(w.x), sums[1] += static_cast<int>(w.y);
   sums[2] += static_cast<int>(w.z), sums[3] += static_cast<int>(w.w);
 }
-__device__ __forceinline__ void add_words(float (&sums)[4], const uint4& w) {
+MDOPS_D void add_words(float (&sums)[4], const uint4& w) {
   sums[0] = __fadd_rn(sums[0], __uint_as_float(w.x)), sums[1] = __fadd_rn(sums[1], __uint_as_float(w.y));
   sums[2] = __fadd_rn(sums[2], __uint_as_float(w.z)), sums[3] = __fadd_rn(sums[3], __uint_as_float(w.w));
 }
 // Converts four numbers for storing.
-__device__ __forceinline__ uint4 packed(float*, const float (&x)[4]) {
+MDOPS_D uint4 packed(float*, const float (&x)[4]) {
   return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
                     __float_as_uint(x[3]));
 }
 template <class Out>
-__device__ __forceinline__ uint2 packed(Out* kind, const float (&x)[4]) {
+MDOPS_D uint2 packed(Out* kind, const float (&x)[4]) {
   return make_uint2(two_of(kind, x[0], x[1]), two_of(kind, x[2], x[3]));
 }
 template <class Out>
-__device__ __forceinline__ void store_four(const Product& p, int row, int col, const float (&x)[4]) {
+MDOPS_D void store_four(const Product& p, int row, int col, const float (&x)[4]) {
   Out* to = static_cast<Out*>(p.out) + static_cast<int64_t>(row) * p.cols + col;
   const auto words = packed(static_cast<Out*>(nullptr), x);
   if (p.cols % 4 == 0) {
@@ -221,7 +220,7 @@ __device__ __forceinline__ void store_four(const Product& p, int row, int col, c
 
 // Copies the scales of a block's rows and columns to its shared memory.
 template <class T>
-__device__ __forceinline__ void copy_scales(const Product& p, int row0, int col0, uint32_t shared) {
+MDOPS_D void copy_scales(const Product& p, int row0, int col0, uint32_t shared) {
   constexpr int kAll = T::kShare + T::kColumns;
 #pragma unroll
   for (int i = 0; i < (kAll + T::kThreads - 1) / T::kThreads; ++i) {
@@ -245,19 +244,19 @@ struct ThinPart {
   __device__ static bool has(int i) { return Rows % kApart == 0 || row(i) < Rows; }
 
   // The sums += those in shared memory, in rows `pitch` bytes apart.
-  __device__ __forceinline__ void add(uint32_t shared, int pitch) {
+  MDOPS_D void add(uint32_t shared, int pitch) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       if (has(i)) add_words(sums[i], shared_words(shared + row(i) * pitch + 16 * piece()));
   }
   // The same of all warpgroups, in their order.
-  __device__ __forceinline__ void add_groups(uint32_t shared) {
+  MDOPS_D void add_groups(uint32_t shared) {
 #pragma unroll
     for (int group = 0; group < T::kGroups; ++group) add(shared + group * T::kSumBytes, T::kPitch);
   }
   // C from row `first_row` on, with the scales that `copy_scales` copied.
   template <class Out>
-  __device__ __forceinline__ void store(const Product& p, uint32_t scales, int first_row, int col0) const {
+  MDOPS_D void store(const Product& p, uint32_t scales, int first_row, int col0) const {
     const int col = col0 + 4 * piece();
     float a[kCount];
 #pragma unroll
@@ -275,7 +274,7 @@ struct ThinPart {
       store_four<Out>(p, first_row + row(i), col, x);
     }
   }
-  __device__ __forceinline__ void store(const Product& p, uint32_t scales, int first_row, int col0) const {
+  MDOPS_D void store(const Product& p, uint32_t scales, int first_row, int col0) const {
     if (p.out_kind == LowBitOut::float32)
       store<float>(p, scales, first_row, col0);
     else if (p.out_kind == LowBitOut::bfloat16)

@@ -44,23 +44,23 @@ struct WideTile8 {
                "k32." TYPES " {" MDOPS_REGISTERS_##SIZE "}, " A_AT ", " B_AT ", add" SCALES ";\n}"        \
                : MDOPS_NUMBERS_##SIZE(C, d, 0)                                                            \
                : "l"(a), "l"(b), "r"(add))
-#define MDOPS_MULTIPLY_INT8(SIZE, N, A_AT, B_AT, ADD_AT)                                            \
-  template <LowBit A, LowBit B>                                                                     \
-  __device__ __forceinline__ void multiply_bytes(int (&d)[SIZE], uint64_t a, uint64_t b, int add) { \
-    MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+r", "s32.s8.s8", "");                             \
+#define MDOPS_MULTIPLY_INT8(SIZE, N, A_AT, B_AT, ADD_AT)                         \
+  template <LowBit A, LowBit B>                                                  \
+  MDOPS_D void multiply_bytes(int (&d)[SIZE], uint64_t a, uint64_t b, int add) { \
+    MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+r", "s32.s8.s8", "");          \
   }
-#define MDOPS_MULTIPLY_BYTES(SIZE, N, A_AT, B_AT, ADD_AT)                                             \
-  MDOPS_MULTIPLY_INT8(SIZE, N, A_AT, B_AT, ADD_AT)                                                    \
-  template <LowBit A, LowBit B>                                                                       \
-  __device__ __forceinline__ void multiply_bytes(float (&d)[SIZE], uint64_t a, uint64_t b, int add) { \
-    if constexpr (A == LowBit::e4m3 && B == LowBit::e4m3)                                             \
-      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e4m3.e4m3", ", 1, 1");                   \
-    else if constexpr (A == LowBit::e4m3)                                                             \
-      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e4m3.e5m2", ", 1, 1");                   \
-    else if constexpr (B == LowBit::e4m3)                                                             \
-      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e5m2.e4m3", ", 1, 1");                   \
-    else                                                                                              \
-      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e5m2.e5m2", ", 1, 1");                   \
+#define MDOPS_MULTIPLY_BYTES(SIZE, N, A_AT, B_AT, ADD_AT)                           \
+  MDOPS_MULTIPLY_INT8(SIZE, N, A_AT, B_AT, ADD_AT)                                  \
+  template <LowBit A, LowBit B>                                                     \
+  MDOPS_D void multiply_bytes(float (&d)[SIZE], uint64_t a, uint64_t b, int add) {  \
+    if constexpr (A == LowBit::e4m3 && B == LowBit::e4m3)                           \
+      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e4m3.e4m3", ", 1, 1"); \
+    else if constexpr (A == LowBit::e4m3)                                           \
+      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e4m3.e5m2", ", 1, 1"); \
+    else if constexpr (B == LowBit::e4m3)                                           \
+      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e5m2.e4m3", ", 1, 1"); \
+    else                                                                            \
+      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e5m2.e5m2", ", 1, 1"); \
   }
 MDOPS_MULTIPLY_BYTES(8, "16", "%8", "%9", "%10")
 MDOPS_MULTIPLY_BYTES(16, "32", "%16", "%17", "%18")
@@ -72,40 +72,39 @@ MDOPS_MULTIPLY_INT8(128, "256", "%128", "%129", "%130")
 #undef MDOPS_MULTIPLY
 
 // Copies scale `index` of `count`, or zero after the last, to shared memory; `wait_for_copies` waits for it.
-__device__ __forceinline__ void copy_scale(uint32_t shared, const float* scales, int step, int index,
-                                           int count) {
+MDOPS_D void copy_scale(uint32_t shared, const float* scales, int step, int index, int count) {
   const bool is_there = index < count;
   copy_to_shared<4>(shared, scales + (is_there ? static_cast<int64_t>(step) * index : 0), is_there);
 }
 
 // Copies the scales of a tile's columns to a warp's shared memory. `store_tile` waits for them.
 template <int Columns>
-__device__ __forceinline__ void fetch_scales(const Product& p, int col0, uint32_t shared) {
+MDOPS_D void fetch_scales(const Product& p, int col0, uint32_t shared) {
 #pragma unroll
   for (int c = threadIdx.x % 32; c < Columns; c += 32)
     copy_scale(shared + 4 * c, p.b_scale, p.b_step, col0 + c, p.cols);
 }
 
 // Two numbers of two bytes. On a GPU a NaN product always has the same bits, and so has its bfloat16.
-__device__ __forceinline__ uint32_t two_of(__half*, float x, float y) {
+MDOPS_D uint32_t two_of(__half*, float x, float y) {
   const __half2 two = __floats2half2_rn(x, y);
   return *reinterpret_cast<const uint32_t*>(&two);
 }
-__device__ __forceinline__ uint32_t two_of(__nv_bfloat16*, float x, float y) {
+MDOPS_D uint32_t two_of(__nv_bfloat16*, float x, float y) {
   const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
   return *reinterpret_cast<const uint32_t*>(&two);
 }
 
 // Stores two adjacent columns in shared memory.
-__device__ __forceinline__ void put_pair(float*, uint32_t at, float x, float y) {
+MDOPS_D void put_pair(float*, uint32_t at, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }
 template <class Out>
-__device__ __forceinline__ void put_pair(Out* kind, uint32_t at, float x, float y) {
+MDOPS_D void put_pair(Out* kind, uint32_t at, float x, float y) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(two_of(kind, x, y)) : "memory");
 }
 
-__device__ __forceinline__ uint4 shared_words(uint32_t at) {
+MDOPS_D uint4 shared_words(uint32_t at) {
   uint4 w;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
@@ -113,7 +112,7 @@ __device__ __forceinline__ uint4 shared_words(uint32_t at) {
   return w;
 }
 
-__device__ __forceinline__ float2 shared_pair(uint32_t at) {
+MDOPS_D float2 shared_pair(uint32_t at) {
   float2 two;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(two.x), "=f"(two.y) : "r"(at));
   return two;
@@ -121,7 +120,7 @@ __device__ __forceinline__ float2 shared_pair(uint32_t at) {
 
 // Stores sixteen bytes of a row, without columns that do not exist.
 template <class Out>
-__device__ __forceinline__ void store_piece(Out* to, const uint4& piece, int columns, bool whole) {
+MDOPS_D void store_piece(Out* to, const uint4& piece, int columns, bool whole) {
   if (whole) {
     if (columns > 0) *reinterpret_cast<uint4*>(to) = piece;
   } else {
@@ -136,8 +135,8 @@ __device__ __forceinline__ void store_piece(Out* to, const uint4& piece, int col
 // go by its shared memory, 128 bytes of each row at a time, so that whole lines are written: piece c of 16
 // bytes of row r stands in place c ^ r, or c ^ 2 r of floats, whose pairs are twice as wide.
 template <int Columns, class Out, class Number>
-__device__ __forceinline__ void store_tile(const Product& p, uint32_t shared, int first_row, int col0,
-                                           const float (&a)[2], const Number* sums) {
+MDOPS_D void store_tile(const Product& p, uint32_t shared, int first_row, int col0, const float (&a)[2],
+                        const Number* sums) {
   using T = WideTile8<Columns>;
   constexpr int kWidth = T::kLineBytes / sizeof(Out), kPiece = 16 / sizeof(Out);
   constexpr int kTurn = sizeof(Out) == 4 ? 2 : 1;
@@ -180,8 +179,8 @@ __device__ __forceinline__ void store_tile(const Product& p, uint32_t shared, in
 }
 
 template <int Columns, class Number>
-__device__ __forceinline__ void store_sums(const Product& p, uint32_t shared, int first_row, int col0,
-                                           const float (&a)[2], const Number* sums) {
+MDOPS_D void store_sums(const Product& p, uint32_t shared, int first_row, int col0, const float (&a)[2],
+                        const Number* sums) {
   if (p.out_kind == LowBitOut::float32)
     store_tile<Columns, float>(p, shared, first_row, col0, a, sums);
   else if (p.out_kind == LowBitOut::bfloat16)
@@ -193,8 +192,7 @@ __device__ __forceinline__ void store_sums(const Product& p, uint32_t shared, in
 // The scales of columns col + 8 j and the next of each, j < Count. Inside: all are there, and two are read at
 // once.
 template <int Count, bool Inside>
-__device__ __forceinline__ void read_scales(const Product& p, const float* scales, int col,
-                                            float2 (&s)[Count]) {
+MDOPS_D void read_scales(const Product& p, const float* scales, int col, float2 (&s)[Count]) {
 #pragma unroll
   for (int j = 0; j < Count; ++j) {
     if constexpr (Inside) {
@@ -208,8 +206,8 @@ __device__ __forceinline__ void read_scales(const Product& p, const float* scale
 
 // parts += sums scale, rounded twice.
 template <bool Inside, class Number, int Size>
-__device__ __forceinline__ void add_scaled(const Product& p, int g, int own_col, const Number (&sums)[Size],
-                                           float (&parts)[Size]) {
+MDOPS_D void add_scaled(const Product& p, int g, int own_col, const Number (&sums)[Size],
+                        float (&parts)[Size]) {
   constexpr int kChunk = 8;
   const float* scales = p.b_scale + static_cast<int64_t>(g) * p.cols;
 #pragma unroll
@@ -225,8 +223,8 @@ __device__ __forceinline__ void add_scaled(const Product& p, int g, int own_col,
 
 // The same for the sums of stage `stage`, within one group, of the columns from col0 on.
 template <class Number, int Size>
-__device__ __forceinline__ void add_group(const Product& p, int stage, int col0, const Number (&sums)[Size],
-                                          float (&parts)[Size]) {
+MDOPS_D void add_group(const Product& p, int stage, int col0, const Number (&sums)[Size],
+                       float (&parts)[Size]) {
   const int g = stage * kStageDepth / p.group, own_col = col0 + 2 * (threadIdx.x % 4);
   // Whether two scales may be read at once.
   if (p.cols % 2 == 0 && reinterpret_cast<uintptr_t>(p.b_scale) % 8 == 0 && col0 + 2 * Size <= p.cols)
@@ -243,7 +241,7 @@ struct Ring : StageRing<WideTile8<Columns>, Sharers, 8> {
   // sums (+)= the products of 64 rows, those of warpgroup `group`, and the columns from `col` on of this
   // stage.
   template <LowBit A, LowBit B, class Number, int Size>
-  __device__ __forceinline__ void multiply(Number (&sums)[Size], int group, int col, int add) const {
+  MDOPS_D void multiply(Number (&sums)[Size], int group, int col, int add) const {
     const uint64_t a = wide_matrix(stage() + T::kAPlace + 64 * kStageDepth * group),
                    b = wide_matrix(stage() + T::kBPlace + col * kStageDepth);
     begin_products();
@@ -259,8 +257,8 @@ struct Ring : StageRing<WideTile8<Columns>, Sharers, 8> {
 // products of the next run in other registers. `Groups`: with the scales of its group. A branch around the
 // sums would delay the check for the next stage until after them, so both have loops.
 template <LowBit A, LowBit B, bool Groups, class Ring, int Size>
-__device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int group, int count, int col0,
-                                             float (&parts)[Size]) {
+MDOPS_D void sum_in_turns(Ring& ring, const Product& p, int group, int count, int col0,
+                          float (&parts)[Size]) {
   float d[Size], other[Size];
   const auto issue = [&](float (&sums)[Size]) {
     wait_for(ring.full(ring.slot), ring.phase);
@@ -305,7 +303,7 @@ __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int g
 // The same if registers do not suffice for two stages' sums: one half of the columns after the other. The
 // block's other warpgroup multiplies while this one adds.
 template <LowBit A, LowBit B, class Ring, int Size>
-__device__ __forceinline__ void sum_in_halves(Ring& ring, int group, int count, float (&parts)[Size]) {
+MDOPS_D void sum_in_halves(Ring& ring, int group, int count, float (&parts)[Size]) {
   float d[Size / 2];
   for (int stage = 0; stage < count; ++stage) {
     wait_for(ring.full(ring.slot), ring.phase);
@@ -325,8 +323,7 @@ __device__ __forceinline__ void sum_in_halves(Ring& ring, int group, int count, 
 
 // Groups of integers.
 template <class Ring, int Size>
-__device__ __forceinline__ void sum_groups(Ring& ring, const Product& p, int group, int count, int col0,
-                                           float (&parts)[Size]) {
+MDOPS_D void sum_groups(Ring& ring, const Product& p, int group, int count, int col0, float (&parts)[Size]) {
   int d[Size], add = 0;
   for (int stage = 0; stage < count; ++stage, ring.advance()) {
     wait_for(ring.full(ring.slot), ring.phase);
@@ -343,7 +340,7 @@ __device__ __forceinline__ void sum_groups(Ring& ring, const Product& p, int gro
 
 // Integers of one group.
 template <class Ring, int Size>
-__device__ __forceinline__ void sum_whole(Ring& ring, int group, int count, int (&d)[Size]) {
+MDOPS_D void sum_whole(Ring& ring, int group, int count, int (&d)[Size]) {
   int before = -1;  // the slot that the products before these read
   for (int stage = 0; stage < count; ++stage) {
     wait_for(ring.full(ring.slot), ring.phase);

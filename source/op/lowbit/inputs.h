@@ -21,7 +21,7 @@ inline int64_t packed_rows(int64_t rows) {
   return rows / 4 + (rows % 4 != 0);
 }
 
-inline void check_packed_rows(const Op& op, const Tensor& packed, int64_t rows) {
+inline void check_packed_rows(const Op& op, Input packed, int64_t rows) {
   if (rows < 0 || packed_rows(rows) != packed.size(0))
     fail(op, "argument `rows` is ", rows, ", expected a number that takes the ", packed.size(0),
          " rows of `packed`, four in each");
@@ -35,8 +35,7 @@ struct LowBitInputs {
   bool b_by_columns = false;  // b is kept as (columns, depth)
   int64_t rows, cols, depth, groups = 1, group;
 
-  LowBitInputs(const Op& op, const Tensor& a_, const Tensor& b_, const Tensor& a_scale_,
-               const Tensor& b_scale_, ScalarType out)
+  LowBitInputs(const Op& op, Input a_, Input b_, Input a_scale_, Input b_scale_, ScalarType out)
       : out_dtype(out), out_kind(out_kind_of(op, out)) {
     const ScalarType a_dtype = a_.scalar_type(), b_dtype = b_.scalar_type();
     const bool whole = a_dtype == ScalarType::Char;
@@ -108,8 +107,8 @@ struct QuantizeInputs {
   Tensor x;
   int64_t rows = x.size(0), cols = x.size(1), groups, group;  // groups of rows, for scales of columns
 
-  QuantizeInputs(const Op& op, const char* name, const Tensor& x_, const char* kind_name,
-                 const std::string& kind_, const std::string& per_, int64_t groups_)
+  QuantizeInputs(const Op& op, const char* name, Input x_, const char* kind_name, const std::string& kind_,
+                 const std::string& per_, int64_t groups_)
       : per(per_of(op, per_)),
         kind(kind_of(op, kind_name, kind_)),
         x(input(op, name, x_, ScalarType::Float, {kAny, kAny})),
@@ -162,7 +161,7 @@ inline Quantized empty_quantized(const Op& op, const QuantizeInputs& in) {
 struct LinearInputs {
   QuantizeInputs x, weight;
 
-  LinearInputs(const Op& op, const Tensor& x_, const Tensor& weight_, const std::string& x_kind,
+  LinearInputs(const Op& op, Input x_, Input weight_, const std::string& x_kind,
                const std::string& weight_kind, const std::string& weight_per, int64_t groups)
       : x(op, "x", x_, "x_kind", x_kind, "row", 1),
         weight(op, "weight", input(op, "weight", weight_, ScalarType::Float, {x.cols, kAny}), "weight_kind",

@@ -9,26 +9,26 @@ namespace mdops {
 
 template <class Device>
 struct LowBitOps {
-  static Tensor gemm_lowbit(Checked<Device>& in, const Tensor& a, const Tensor& b, const Tensor& a_scale,
-                            const Tensor& b_scale, ScalarType out_dtype) {
+  static Tensor gemm_lowbit(Checked<Device>& in, Input a, Input b, Input a_scale, Input b_scale,
+                            ScalarType out_dtype) {
     return low_bit_product(in.op, LowBitInputs(in.op, a, b, a_scale, b_scale, out_dtype));
   }
 
-  static Outputs<2> quantize(Checked<Device>& in, const Tensor& x, std::string kind, std::string per,
+  static Outputs<2> quantize(Checked<Device>& in, Input x, std::string kind, std::string per,
                              int64_t groups) {
     const auto [values, scale] =
         quantized_matrix(in.op, QuantizeInputs(in.op, "x", x, "kind", kind, per, groups));
     return {values, scale};
   }
 
-  static Tensor fake_quantize(Checked<Device>& in, const Tensor& x, std::string kind, std::string per,
+  static Tensor fake_quantize(Checked<Device>& in, Input x, std::string kind, std::string per,
                               int64_t groups) {
     const QuantizeInputs given(in.op, "x", x, "kind", kind, per, groups);
     return restored_matrix(in.op, given, quantized_matrix(in.op, given));
   }
 
   // Ternary weights are multiplied as int8 here.
-  static Tensor lowbit_linear(Checked<Device>& in, const Tensor& x, const Tensor& weight, std::string x_kind,
+  static Tensor lowbit_linear(Checked<Device>& in, Input x, Input weight, std::string x_kind,
                               std::string weight_kind, std::string weight_per, int64_t groups) {
     const LinearInputs factors(in.op, x, weight, x_kind, weight_kind, weight_per, groups);
     const auto [a, a_scale] = quantized_matrix(in.op, factors.x);
@@ -36,7 +36,7 @@ struct LowBitOps {
     return low_bit_product(in.op, LowBitInputs(in.op, a, b, a_scale, b_scale, ScalarType::Float));
   }
 
-  static Tensor pack_ternary(Checked<Device>& in, const Tensor& values_) {
+  static Tensor pack_ternary(Checked<Device>& in, Input values_) {
     const Tensor values = input(in.op, "values", values_, ScalarType::Char, {kAny, kAny});
     const int64_t rows = values.size(0), cols = values.size(1);
     Tensor packed = empty(in.op, {packed_rows(rows), cols}, ScalarType::Byte);
@@ -44,7 +44,7 @@ struct LowBitOps {
     return packed;
   }
 
-  static Tensor unpack_ternary(Checked<Device>& in, const Tensor& packed_, int64_t rows) {
+  static Tensor unpack_ternary(Checked<Device>& in, Input packed_, int64_t rows) {
     const Tensor packed = input(in.op, "packed", packed_, ScalarType::Byte, {kAny, kAny});
     check_packed_rows(in.op, packed, rows);
     const int64_t cols = packed.size(1);

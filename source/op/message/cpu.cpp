@@ -102,7 +102,7 @@ static bool message_takes_outer(const Op&, const MessageArgs<T>&) {
   return false;
 }
 
-static Tensor message_product(const Op&, ProductForm form, const Tensor& a, const Tensor& b) {
+static Tensor message_product(const Op&, ProductForm form, Input a, Input b) {
   return product_by_pytorch(form, on_a_line(a), on_a_line(b), nullptr);
 }
 

@@ -120,8 +120,7 @@ class Passes {
       std::fill(args_.by_q + from * columns_, args_.by_q + to * columns_, T(0));
   }
 
-  template <class F>
-  void forward(const F& f) {
+  void forward(const auto& f) {
     each_sent([&](auto lanes, auto place, int64_t column) {
       each_first(lanes, args_.to_sent + column, args_.sent, [&](int64_t, int64_t begin, int64_t end, V& sum) {
         for (int64_t r = begin; r < end; ++r)
@@ -137,8 +136,7 @@ class Passes {
     });
   }
 
-  template <class F>
-  void backward(const F& f) {
+  void backward(const auto& f) {
     V row_sums[kBlock] = {};
     each_sent([&](auto lanes, auto place, int64_t column) {
       each_first(lanes, args_.by_p + column, columns_,
@@ -170,8 +168,7 @@ class Passes {
     inputs(args_.kept ? args_.grad_kept : nullptr);
   }
 
-  template <class F>
-  void second(const F& f) {
+  void second(const auto& f) {
     V row_sums[kBlock] = {};
     each_sent([&](auto lanes, auto place, int64_t column) {
       each_first(
@@ -249,9 +246,7 @@ class Passes {
   }
 
   // Replaces z by dz or h, in the sums by Q, too; returns it.
-  template <class Lanes, class Place>
-  inline __attribute__((always_inline)) V by_z(Lanes lanes, Place place, int64_t r, int64_t column,
-                                               const V& value) {
+  MDOPS_INLINE V by_z(auto lanes, auto place, int64_t r, int64_t column, const V& value) {
     store(place.in(memory_.z, r), value);
     if (args_.by_z) {
       lanes.store(args_.by_z + (row_ + r) * columns_ + column, value);
@@ -294,9 +289,7 @@ class Passes {
 
   // Calls work(first, begin, end, sum) for the block's rows of each first index; `sum` is loaded from its row
   // of `to` and stored back.
-  template <class Lanes, class Work>
-  inline __attribute__((always_inline)) void each_first(Lanes lanes, T* to, int64_t stride,
-                                                        const Work& work) {
+  MDOPS_INLINE void each_first(auto lanes, T* to, int64_t stride, const auto& work) {
     for (int64_t r = 0, end; r < count_; r = end) {
       const int64_t first = args_.first[row_ + r];
       end = std::min<int64_t>(count_, args_.first_offsets[first + 1] - row_);
@@ -307,27 +300,23 @@ class Passes {
   }
 
   // Calls work(lanes, place, column) for the vectors of sent columns, and for those of kept ones.
-  template <class Work>
-  void each_sent(const Work& work) {
+  void each_sent(const auto& work) {
     each_vector([&](auto place, auto part) {
       if (part.column < args_.sent)
         with_lanes<T>(part.count, [&](auto lanes) { work(lanes, place, part.column); });
     });
   }
-  template <class Work>
-  void each_kept(const Work& work) {
+  void each_kept(const auto& work) {
     each_vector([&](auto place, auto part) {
       if (part.column >= args_.sent)
         with_lanes<T>(part.count, [&](auto lanes) { work(lanes, place, part.column - args_.sent); });
     });
   }
-  template <class Work>
-  void each_vector(const Work& work) {
+  void each_vector(const auto& work) {
     memory_.z.each([&](auto place) { work(place, lanes_.at(place.lane())); });
   }
 
-  template <class Place>
-  static inline __attribute__((always_inline)) V at(const Panels<T>& panels, Place place, int64_t r) {
+  static MDOPS_INLINE V at(const Panels<T>& panels, auto place, int64_t r) {
     return vector_at(place.in(panels, r));
   }
 

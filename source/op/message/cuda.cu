@@ -56,7 +56,7 @@ class MessageCall {
   Tensor rows_of(bool wanted, int64_t columns) const {
     return empty(op_, {wanted ? args_.rows : 0, columns}, kDtype<T>);
   }
-  static T* data(const Tensor& tensor) {
+  static T* data(Input tensor) {
     return tensor.numel() ? const_cast<T*>(tensor.const_data_ptr<T>()) : nullptr;
   }
 
@@ -77,10 +77,10 @@ class MessageCall {
     return nothing;
   }
   // x^T values, of an argument x.
-  Tensor product(const T* x, const Tensor& values) const {
+  Tensor product(const T* x, Input values) const {
     return layer_product(op_, ProductForm::a_transposed, matrix(x, args_.rows, args_.inputs), values);
   }
-  void write(const Tensor& a, const T* b, T* to) const {
+  void write(Input a, const T* b, T* to) const {
     op_.launch_for(a.numel(), kSumThreads, add_kernel<T>, a.numel(), a.const_data_ptr<T>(), b, to);
   }
 
@@ -108,7 +108,7 @@ static bool message_takes_outer(const CudaOp& op, const MessageArgs<T>& args) {
   return gpu_message::takes_outer(op, args);
 }
 
-static Tensor message_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b) {
+static Tensor message_product(const CudaOp& op, ProductForm form, Input a, Input b) {
   return layer_product(op, form, a, b);
 }
 

@@ -66,7 +66,7 @@ struct GroupShared {
 
 // A power of two for products of two numbers of at most these sizes in all lanes, and a function's slope, at
 // most 1.13. It also keeps the first of the two finite.
-__device__ __forceinline__ Power power_of(unsigned largest_a, unsigned largest_b) {
+MDOPS_D Power power_of(unsigned largest_a, unsigned largest_b) {
   const int a = static_cast<int>(largest_a >> 23), b = static_cast<int>(largest_b >> 23);
   const int power = max(min(min(kLargest + 253 - a - b, 253 - a), 100), -100);
   const float scale = __int_as_float((max(a, b) < 255 ? power + 127 : 127) << 23);
@@ -161,10 +161,10 @@ class GroupTeam {
     float *by_p, *to_sent;                               // where those of the first 16 go
 
     // The first and second of the t-th first and the lane's row h.
-    __device__ __forceinline__ int first_of(int t, int h) const {
+    MDOPS_D int first_of(int t, int h) const {
       return first + (kIsFew ? kFewFirsts * t + (lane_index() / 4 + 8 * h) / kFew : t);
     }
-    __device__ __forceinline__ int second_of(int h) const {
+    MDOPS_D int second_of(int h) const {
       return second + (kIsFew ? lane_index() / 4 % kFew : lane_index() / 4 + 8 * h);
     }
   };
@@ -177,7 +177,7 @@ class GroupTeam {
     const uint4 *weight, *transposed;
     const float* small;
 
-    __device__ __forceinline__ void go_on(int sixteens) {
+    MDOPS_D void go_on(int sixteens) {
       q += 2 * kWarp * sixteens, by_q += 2 * kWarp * sixteens;
       small += (is_few ? 8 * kWarp : 16) * sixteens;
       weight += 2 * kSixteens * kWarp * sixteens, transposed += kEights * kWarp * sixteens;
@@ -185,26 +185,24 @@ class GroupTeam {
   };
 
   // The row of a first and a second: below the firsts' offsets, which have 32 bits.
-  __device__ __forceinline__ int row_of(int first, int second) const {
+  MDOPS_D int row_of(int first, int second) const {
     return from_ + (first - begin_) * size_ + second - begin_;
   }
   // A row's numbers from the lane's four on, in an array of `width` columns.
   template <class T>
-  __device__ __forceinline__ static T* in_row(T* rows, int row, int width) {
+  MDOPS_D static T* in_row(T* rows, int row, int width) {
     return rows + int64_t{row} * width + 4 * (lane_index() % 4);
   }
-  template <class Rows>
-  __device__ __forceinline__ int row_of(const Rows& at, int t, int h) const {
+  MDOPS_D int row_of(const auto& at, int t, int h) const {
     return row_of(at.first_of(t, h), at.second_of(h));
   }
-  template <class Rows>
-  __device__ __forceinline__ bool is_there(const Rows& at, int t, int h) const {
+  MDOPS_D bool is_there(const auto& at, int t, int h) const {
     return at.first_of(t, h) < last_ && at.second_of(h) < last_;
   }
 
   // How many seconds go a few at a time: those after the last full 16, if that saves steps of a warp. One
   // more step accounts for reading and writing rows of Q.
-  __device__ __forceinline__ int few_seconds() const {
+  MDOPS_D int few_seconds() const {
     const auto over = [](int a, int b) { return (a + b - 1) / b; };
     const int left = size_ % 16, steps = over(left, kFew) * (over(size_, kFirstsOfFew * team_) + 1);
     return steps < over(size_, kFirsts * team_) ? left : 0;
@@ -212,7 +210,7 @@ class GroupTeam {
 
   // Seconds from `second` on: 16 at a time, or the few after these.
   template <bool is_few>
-  __device__ __forceinline__ void add_seconds(int& second) {
+  MDOPS_D void add_seconds(int& second) {
     constexpr int at_once = is_few ? kFew : 16, firsts = is_few ? kFirstsOfFew : kFirsts;
     const int own = begin_ + firsts * member_, step = firsts * team_;
     // Other lanes continue the sums of firsts, and read what was stored.
@@ -231,7 +229,7 @@ class GroupTeam {
   }
   // Whether there are steps for these seconds, of 16 or of few.
   template <bool is_few>
-  __device__ __forceinline__ bool is_asked(int second) const {
+  MDOPS_D bool is_asked(int second) const {
     return last_ - second > (is_few ? 0 : few_);
   }
 
@@ -297,24 +295,22 @@ class GroupTeam {
   }
 
   // The lane's four columns of Q (0) or of u_Q (2), for its row h; and between these, of the gradient by Q.
-  __device__ __forceinline__ float4& row_of_q(int which, int n, int h) const {
+  MDOPS_D float4& row_of_q(int which, int n, int h) const {
     return q_[(2 * (which * (all_ / 16) + n) + h) * kWarp];
   }
-  __device__ __forceinline__ float4& row_by_q(int n, int h) const { return by_q_[(2 * n + h) * kWarp]; }
+  MDOPS_D float4& row_by_q(int n, int h) const { return by_q_[(2 * n + h) * kWarp]; }
 
   // The place of four of a row's numbers among 16 rows, such that eight lanes that read consecutive rows
   // access different banks.
-  __device__ __forceinline__ static int place_in_rows(int row, int four) {
-    return 4 * (row * kFours + (four ^ (row % 2 * 4)));
-  }
-  __device__ __forceinline__ float4 four_of_row(int t, int h, int n) const {
+  MDOPS_D static int place_in_rows(int row, int four) { return 4 * (row * kFours + (four ^ (row % 2 * 4))); }
+  MDOPS_D float4 four_of_row(int t, int h, int n) const {
     const int place = place_in_rows(lane_index() / 4 + 8 * h, 4 * n + lane_index() % 4);
     return *reinterpret_cast<const float4*>(x_ + t * shared_.rows + place);
   }
 
   // Starts loading a step's data, if there is such a step.
   template <bool is_few>
-  __device__ __forceinline__ void ask(int first, int second) {
+  MDOPS_D void ask(int first, int second) {
     turn_ ^= 1;
     if (!is_asked<is_few>(second)) return;
     if constexpr (is_few)
@@ -322,7 +318,7 @@ class GroupTeam {
     else
       ask_for_firsts(first, second);
   }
-  __device__ __forceinline__ void ask_for_firsts(int first, int second) {
+  MDOPS_D void ask_for_firsts(int first, int second) {
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t) {
       const bool is_first = first + t < last_;
@@ -351,7 +347,7 @@ class GroupTeam {
     }
   }
   // Loads the single numbers of the lane's row of 16, to `to` and on.
-  __device__ __forceinline__ void ask_for_row(float* to, int row, bool there) const {
+  MDOPS_D void ask_for_row(float* to, int row, bool there) const {
     to += lane_index();
     copy_to_shared<4>(to, args_.row_weight + row, there);
     to += 16;
@@ -366,7 +362,7 @@ class GroupTeam {
   // The same for few seconds and several firsts. Q and the gradients by Q then take half of their memory:
   // both rows of a lane have one second. The other half holds P and the gradient by sums, for each 16
   // columns; of two steps in turn, or forward of both side by side.
-  __device__ __forceinline__ void ask_for_few(int first, int second) {
+  MDOPS_D void ask_for_few(int first, int second) {
     const int lane = lane_index();
     int row;
     const auto is_row = [&](int of_tile, int k) {  // sets `row`; if missing, to another one
@@ -401,18 +397,18 @@ class GroupTeam {
     if constexpr (!kIsForward) all_of(to + 16 * kFirstsOfFew, args_.grad_sent, sent_);
   }
   // The step's first number in that half.
-  __device__ __forceinline__ float* few() const {
+  MDOPS_D float* few() const {
     float* const own = reinterpret_cast<float*>((!kIsForward && turn_ ? by_q_ : q_) - lane_index() + kWarp);
     return own + (kIsForward ? turn_ * 16 * kFirstsOfFew : 0);
   }
-  __device__ __forceinline__ void take_asked() const {
+  MDOPS_D void take_asked() const {
     wait_for_copies();
     __syncwarp();
   }
 
   // One step: the rows of firsts and seconds; `next_`: those of the next step.
   template <bool is_few>
-  __device__ __forceinline__ void add_firsts(int first, int second, int next_first, int next_second) {
+  MDOPS_D void add_firsts(int first, int second, int next_first, int next_second) {
     Rows<is_few> at;
     at.first = first, at.second = second;
     // Rows of the gradient by x', to which those by x are added.
@@ -499,14 +495,13 @@ class GroupTeam {
   }
 
   // The largest weight of a step's rows, and the largest gradient by its firsts' sums.
-  template <class Rows>
-  __device__ __forceinline__ unsigned largest_weight(const Rows& at) const {
+  MDOPS_D unsigned largest_weight(const auto& at) const {
     unsigned largest = 0;
     unrolled<kFirsts, 2>([&](int t, int h) { largest = max(largest, size_of(at.weight[t][h])); });
     return warp_largest(largest);
   }
   template <bool is_few>
-  __device__ __forceinline__ unsigned largest_grad() const {
+  MDOPS_D unsigned largest_grad() const {
     unsigned largest = 0;
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t) {
@@ -525,18 +520,15 @@ class GroupTeam {
   }
 
   // Four columns of a row; zeros if the row is missing or `rows` is null.
-  template <class Rows>
-  __device__ __forceinline__ float4 row_in_memory(const float* rows, const Rows& at, int t, int h,
-                                                  int n) const {
+  MDOPS_D float4 row_in_memory(const float* rows, const auto& at, int t, int h, int n) const {
     constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
     if (!rows || !is_there(at, t, h)) return nothing;
     return read_four(in_row(rows, row_of(at, t, h), kInputs) + 16 * n);
   }
 
   // Splits rows for products; all have one power of two.
-  template <class Rows, class F>
-  __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts> (&to)[kFirsts], const Rows& at,
-                                            const F& four_at) const {
+  MDOPS_D void load_rows(HalfRows<kSixteens, kParts> (&to)[kFirsts], const auto& at,
+                         const auto& four_at) const {
     float4 rows[kFirsts][2][kSixteens];
     float largest[4] = {};
     unrolled<kFirsts, 2, kSixteens>([&](int t, int h, int n) {
@@ -561,20 +553,16 @@ class GroupTeam {
   }
 
   // Of four maxima found side by side.
-  __device__ __forceinline__ static float largest_of(const float (&x)[4]) {
-    return max(max(x[0], x[1]), max(x[2], x[3]));
-  }
+  MDOPS_D static float largest_of(const float (&x)[4]) { return max(max(x[0], x[1]), max(x[2], x[3])); }
 
-  __device__ __forceinline__ static float dot(const float4& a, const float4& b) {
+  MDOPS_D static float dot(const float4& a, const float4& b) {
     return a.x * b.x + a.y * b.y + (a.z * b.z + a.w * b.w);
   }
 
   // z in the lane's part of 16 columns: p + q + the products. Columns `u` and rows `h` are at 4 u + 2 h and
   // the next.
-  __device__ __forceinline__ void multiply(float (&z)[kFirsts][8],
-                                           const HalfRows<kSixteens, kParts> (&rows)[kFirsts],
-                                           const uint4* weight, const float4 (&p)[kFirsts][2],
-                                           const float4 (&q)[2]) const {
+  MDOPS_D void multiply(float (&z)[kFirsts][8], const HalfRows<kSixteens, kParts> (&rows)[kFirsts],
+                        const uint4* weight, const float4 (&p)[kFirsts][2], const float4 (&q)[2]) const {
     float large[kFirsts][2][4] = {}, small[kFirsts][2][4] = {};
     unrolled<kSixteens, 2>([&](int k, int u) {
       const uint4 b = weight[(u * kSixteens + k) * kWarp];
@@ -590,7 +578,7 @@ class GroupTeam {
 
   // Four columns of a small buffer: P (0), u_P (1), or the gradient by sums (the last).
   template <bool is_few>
-  __device__ __forceinline__ float4 small_four(const Place<is_few>& place, int t, int h, int which) const {
+  MDOPS_D float4 small_four(const Place<is_few>& place, int t, int h, int which) const {
     const int behind = is_few ? 16 * (kFewFirsts * t + 8 * h / kFew + kFirstsOfFew * which)
                               : t * shared_.small + which * all_;
     return *reinterpret_cast<const float4*>(place.small + behind);
@@ -600,13 +588,11 @@ class GroupTeam {
   // gradients. In the backward pass `power` is known, and the rows' weights already contain it; h is scaled
   // from where it is computed.
   template <bool kIsSent, bool is_few, int kCount>
-  __device__ __forceinline__ void add_columns(const Place<is_few>& place, int n, int of_kept,
-                                              const Rows<is_few>& at,
-                                              const HalfRows<kSixteens, kParts> (&x)[kFirsts],
-                                              const HalfRows<kSixteens, kParts> (&along)[kFirsts],
-                                              const float4 (&kept)[kFirsts][2], Power power,
-                                              float (&by_weight)[kFirsts][2],
-                                              float (&by_x)[kFirsts][kCount][4]) {
+  MDOPS_D void add_columns(const Place<is_few>& place, int n, int of_kept, const Rows<is_few>& at,
+                           const HalfRows<kSixteens, kParts> (&x)[kFirsts],
+                           const HalfRows<kSixteens, kParts> (&along)[kFirsts],
+                           const float4 (&kept)[kFirsts][2], Power power, float (&by_weight)[kFirsts][2],
+                           float (&by_x)[kFirsts][kCount][4]) {
     constexpr bool is_weighed_last = pass == Pass::backward && kIsSent;
     // factor: the gradient by sums, or the scale of kept columns
     float4 p[kFirsts][2], along_p[kFirsts][2], q[2], along_q[2], factor[kFirsts][2];
@@ -703,15 +689,12 @@ class GroupTeam {
     write_rows<kIsSent>(at, n, of_kept, factor, kept, numbers, power.inverse);
   }
 
-  __device__ __forceinline__ static float4 times(float a, const float4& x) {
-    return {a * x.x, a * x.y, a * x.z, a * x.w};
-  }
+  MDOPS_D static float4 times(float a, const float4& x) { return {a * x.x, a * x.y, a * x.z, a * x.w}; }
 
   // Adds 16 columns' sums over the seconds, times `by`, to those of the seconds before. A lane has the same
   // column in every step of 16, or of few, so that the order is fixed.
   template <bool is_few, int kCount>
-  __device__ __forceinline__ void write_sums(const Rows<is_few>& at, float* to, int n, float (&x)[kCount],
-                                             float by) const {
+  MDOPS_D void write_sums(const Rows<is_few>& at, float* to, int n, float (&x)[kCount], float by) const {
     float sums[is_few ? 2 : 1];
     if constexpr (is_few)
       sum_over_few(x, sums);
@@ -730,14 +713,14 @@ class GroupTeam {
   // Sums over the lanes with a first's rows, for four columns of each of a lane's firsts: as in
   // sum_over_rows, half of the numbers goes to the lane that keeps them.
   template <int kCount>
-  __device__ __forceinline__ static void sum_over_few(float (&x)[kCount], float (&sums)[2]) {
+  MDOPS_D static void sum_over_few(float (&x)[kCount], float (&sums)[2]) {
     static_assert(2 * kFew == kCount);
     keep_half<kFew>(x, 4), keep_half<kFew / 2>(x, 8);
     if constexpr (kFew == 8) keep_half<2>(x, 16);
     sums[0] = x[0], sums[1] = x[1];
   }
   template <int kHalf, int kCount>
-  __device__ __forceinline__ static void keep_half(float (&x)[kCount], int lanes) {
+  MDOPS_D static void keep_half(float (&x)[kCount], int lanes) {
     const bool keeps_last = lane_index() & lanes;
 #pragma unroll
     for (int k = 0; k < kHalf; ++k) {
@@ -746,7 +729,7 @@ class GroupTeam {
     }
   }
   // The index of the first of both sums, with four columns per first.
-  __device__ __forceinline__ static int own_sum_of_few() {
+  MDOPS_D static int own_sum_of_few() {
     const int lane = lane_index();
     if constexpr (kFew == 4) return 4 * (lane / 16 + (lane & 4) / 2) + (lane & 8) / 4;
     return 4 * ((lane & 4) / 2 + (lane & 8) / 8) + (lane & 16) / 8;
@@ -754,11 +737,9 @@ class GroupTeam {
 
   // Writes the rows' results in sixteen columns.
   template <bool kIsSent, class Rows>
-  __device__ __forceinline__ void write_rows(const Rows& at, int n, int of_kept,
-                                             const float4 (&factor)[kFirsts][2],
-                                             const float4 (&kept)[kFirsts][2],
-                                             const Number<float> (&numbers)[8 * kFirsts],
-                                             float inverse) const {
+  MDOPS_D void write_rows(const Rows& at, int n, int of_kept, const float4 (&factor)[kFirsts][2],
+                          const float4 (&kept)[kFirsts][2], const Number<float> (&numbers)[8 * kFirsts],
+                          float inverse) const {
     if (!(pass != Pass::backward && !kIsSent) && !writes_z_) return;
     unrolled<kFirsts, 2>([&](int t, int h) {
       if (!is_there(at, t, h)) return;
@@ -789,8 +770,8 @@ class GroupTeam {
 
   // Writes the gradients by x and by the rows' weights.
   template <class Rows, int kCount>
-  __device__ __forceinline__ void write_inputs(const Rows& at, const float (&by_x)[kFirsts][kCount][4],
-                                               const float (&by_weight)[kFirsts][2]) const {
+  MDOPS_D void write_inputs(const Rows& at, const float (&by_x)[kFirsts][kCount][4],
+                            const float (&by_weight)[kFirsts][2]) const {
     unrolled<kFirsts, 2>([&](int t, int h) {
       const float of_row = quad_sum(by_weight[t][h]);
       if constexpr (kOuter) {

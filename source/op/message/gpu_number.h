@@ -1,8 +1,6 @@
 // The formulas of message.h for one number, for every kernel on a GPU.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu.h"
 #include "common/rows.h"
 #include "graph/rows.h"
@@ -42,7 +40,7 @@ struct Number {
 };
 
 template <Pass pass, Activation kind, class T>
-__device__ __forceinline__ void evaluate(T threshold, Number<T>& n) {
+MDOPS_D void evaluate(T threshold, Number<T>& n) {
   T slope;
   if constexpr (pass == Pass::second) {
     T curve;
@@ -63,7 +61,7 @@ __device__ __forceinline__ void evaluate(T threshold, Number<T>& n) {
 
 // The threshold of silut; NaN, which no number exceeds, for silu.
 template <class T>
-__device__ __forceinline__ T threshold_of(const MessageArgs<T>& args) {
+MDOPS_D T threshold_of(const MessageArgs<T>& args) {
   return args.activation == Activation::silu ? not_a_number<T>() : args.threshold;
 }
 
@@ -71,8 +69,7 @@ __device__ __forceinline__ T threshold_of(const MessageArgs<T>& args) {
 // silu and silut. Silut is silu if no number exceeds its threshold, which is nearly always so. `kAtOnce`:
 // computes silu while this is checked. Angles gain by it; edges wait for memory, and need the registers.
 template <Pass pass, bool kAny, bool kAtOnce = true, class T, int Count>
-__device__ __forceinline__ void evaluate_all(Activation activation, T threshold,
-                                             Number<T> (&numbers)[Count]) {
+MDOPS_D void evaluate_all(Activation activation, T threshold, Number<T> (&numbers)[Count]) {
   const auto by = [&]<Activation kind>() {
 #pragma unroll
     for (int k = 0; k < Count; ++k) evaluate<pass, kind>(threshold, numbers[k]);
@@ -107,7 +104,7 @@ struct RowsOfFirst {
 
 // Whether a row belongs to this first, and its second is valid or none.
 template <class T>
-__device__ __forceinline__ bool is_right(const MessageArgs<T>& args, int64_t row, int64_t f, int64_t second) {
+MDOPS_D bool is_right(const MessageArgs<T>& args, int64_t row, int64_t f, int64_t second) {
   return args.first[row] == f && second >= -1 && second < args.seconds;
 }
 

@@ -53,7 +53,7 @@ class PlainRows {
   }
 
   template <Activation kind>
-  __device__ __forceinline__ void add_row(int64_t f, int64_t r) {
+  MDOPS_D void add_row(int64_t f, int64_t r) {
     const int64_t second = args_.second[r];
     const bool right = is_right(args_, r, f, second), has_second = right && second >= 0;
     const T weight = args_.row_weight[r], along_weight = kSecond ? args_.along_row_weight[r] : T(0);

@@ -1,9 +1,11 @@
 #pragma once
 
+#include "common/math.h"
+
 namespace mdops {
 
 // Prefetches device memory at this address to the L2 cache.
-__device__ __forceinline__ void prefetch(const void* from) {
+MDOPS_D void prefetch(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 

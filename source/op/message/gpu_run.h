@@ -17,8 +17,7 @@ auto with_pass(Pass pass, const F& f) {
   if (pass == Pass::backward) return f.template operator()<kEights, Pass::backward>();
   return f.template operator()<kEights, Pass::second>();
 }
-template <class F>
-auto with_tensor_kernel(const MessageArgs<float>& args, const F& f) {
+auto with_tensor_kernel(const MessageArgs<float>& args, const auto& f) {
   const Pass pass = pass_of(args);
   if (args.inputs == 32) return with_pass<4>(pass, f);
   if (args.inputs == 64) return with_pass<8>(pass, f);

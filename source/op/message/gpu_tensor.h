@@ -56,22 +56,22 @@ __host__ __device__ constexpr int place_of(int eight, int four, int two) {
   return 16 * (eight / 2) + 4 * four + 2 * (eight % 2) + two;
 }
 
-__device__ __forceinline__ float4 read_four(const float* from) {
+MDOPS_D float4 read_four(const float* from) {
   return __ldg(reinterpret_cast<const float4*>(from));
 }
-__device__ __forceinline__ void write_four(float* to, const float4& four) {
+MDOPS_D void write_four(float* to, const float4& four) {
   store_four(to, four.x, four.y, four.z, four.w);
 }
-__device__ __forceinline__ float of_four(const float4& x, int k) {
+MDOPS_D float of_four(const float4& x, int k) {
   return k == 0 ? x.x : k == 1 ? x.y : k == 2 ? x.z : x.w;
 }
 
 // The size of a number by its bits, for maxima over lanes, and the power of two for its parts: 1 for infinity
 // or NaN.
-__device__ __forceinline__ unsigned size_of(float x) {
+MDOPS_D unsigned size_of(float x) {
   return __float_as_uint(x) & 0x7fffffffu;
 }
-__device__ __forceinline__ float scale_of(unsigned largest) {
+MDOPS_D float scale_of(unsigned largest) {
   const int exponent = static_cast<int>(largest >> 23);
   const int power = min(max(kLargest + 127 - exponent, -100), 100);
   return __int_as_float((exponent < 255 ? power + 127 : 127) << 23);
@@ -89,7 +89,7 @@ struct HalfRows {
   float inverse;  // of the power
 
   // Sets four scaled numbers of the lane's row h.
-  __device__ __forceinline__ void set(int sixteen, int h, float a, float b, float c, float d) {
+  MDOPS_D void set(int sixteen, int h, float a, float b, float c, float d) {
     uint32_t first[kParts], second[kParts];
     split(a, b, first), split(c, d, second);
 #pragma unroll
@@ -100,9 +100,8 @@ struct HalfRows {
 
 // large += A B, over sixteen numbers of the depth; the small products go to `small`.
 template <int kSixteens, int kParts>
-__device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)[4],
-                                               const HalfRows<kSixteens, kParts>& a, int sixteen,
-                                               const uint4& b) {
+MDOPS_D void multiply_parts(float (&large)[4], float (&small)[4], const HalfRows<kSixteens, kParts>& a,
+                            int sixteen, const uint4& b) {
   if constexpr (kParts == 2) {
     multiply_16<false>(small, a.parts[1][sixteen], b.x, b.y);
     multiply_16<false>(small, a.parts[0][sixteen], b.z, b.w);
@@ -113,15 +112,14 @@ __device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)
 // A lane's four numbers of y, h or another member, in row h of a tile of 16 rows and 16 columns: columns `u`
 // and rows `h` of a tile are at 4 u + 2 h and the next.
 template <int kCount, class F>
-__device__ __forceinline__ float4 four_of(const Number<float> (&numbers)[kCount], int tile, int h,
-                                          const F& f) {
+MDOPS_D float4 four_of(const Number<float> (&numbers)[kCount], int tile, int h, const F& f) {
   const Number<float>* const own = numbers + 8 * tile + 2 * h;
   return {f(own[0]), f(own[1]), f(own[4]), f(own[5])};
 }
 
 // Scales these numbers' h by one power of two, which it returns.
 template <int kCount>
-__device__ __forceinline__ Power bring_to_size(Number<float> (&numbers)[kCount]) {
+MDOPS_D Power bring_to_size(Number<float> (&numbers)[kCount]) {
   unsigned largest = 0;
 #pragma unroll
   for (int k = 0; k < kCount; ++k) largest = max(largest, size_of(numbers[k].h));
@@ -134,9 +132,8 @@ __device__ __forceinline__ Power bring_to_size(Number<float> (&numbers)[kCount])
 // Multiplies these numbers' scaled h by the transposed weights of their 16 columns and by `inverse`, and adds
 // it to by_x.
 template <int kParts, int kTiles, int kEights>
-__device__ __forceinline__ void add_to_inputs(float (&by_x)[kTiles][kEights][4],
-                                              const Number<float> (&numbers)[8 * kTiles],
-                                              const uint4* transposed, float inverse) {
+MDOPS_D void add_to_inputs(float (&by_x)[kTiles][kEights][4], const Number<float> (&numbers)[8 * kTiles],
+                           const uint4* transposed, float inverse) {
   HalfRows<1, kParts> rows[kTiles];
   unrolled<kTiles, 2>([&](int t, int h) {
     const float4 of_z = four_of(numbers, t, h, [](const auto& number) { return number.h; });
@@ -159,7 +156,7 @@ __device__ __forceinline__ void add_to_inputs(float (&by_x)[kTiles][kEights][4],
 // numbers and sends the others, then half of these; then lanes with the same number are added. `own_sum` is
 // the index of a lane's sum, -1 if another lane has the same.
 template <int kCount>
-__device__ __forceinline__ float sum_over_rows(const float (&x)[kCount]) {
+MDOPS_D float sum_over_rows(const float (&x)[kCount]) {
   float sums[kCount];
 #pragma unroll
   for (int k = 0; k < kCount; ++k) sums[k] = x[k];
@@ -176,7 +173,7 @@ __device__ __forceinline__ float sum_over_rows(const float (&x)[kCount]) {
   return sums[0];
 }
 template <int kCount>
-__device__ __forceinline__ int own_sum() {
+MDOPS_D int own_sum() {
   const int lane = lane_index();
   if constexpr (kCount == 8) return (lane & 4) + (lane & 8) / 4 + (lane & 16) / 16;
   return lane < 16 ? (lane & 4) / 2 + (lane & 8) / 8 : -1;
@@ -282,7 +279,7 @@ class TensorTeam {
 
  private:
   // With several runs over the columns, the first one handles the frames.
-  __device__ __forceinline__ bool has_frames() const { return kFrames && columns_.begin == 0; }
+  MDOPS_D bool has_frames() const { return kFrames && columns_.begin == 0; }
 
   __device__ void begin_first(int64_t f) {
     const int width = columns_.end - columns_.begin;
@@ -327,7 +324,7 @@ class TensorTeam {
   }
 
   // Four columns of the gradient by T.
-  __device__ __forceinline__ float4 four_of_moments(int a, int n) const {
+  MDOPS_D float4 four_of_moments(int a, int n) const {
     return *reinterpret_cast<const float4*>(sums_ + moments_at_ + a * kInputs + 16 * n +
                                             4 * (lane_index() % 4));
   }
@@ -338,7 +335,7 @@ class TensorTeam {
     float frames[2];
     int begin, end;
   };
-  __device__ __forceinline__ FramesAhead frames_ahead(int64_t row, int64_t end) const {
+  MDOPS_D FramesAhead frames_ahead(int64_t row, int64_t end) const {
     const MessageFrames<float>& frames = args_.frames;
     FramesAhead ahead{};
     const int lane = lane_index(), there = static_cast<int>(min(end - row, int64_t{16}));
@@ -351,7 +348,7 @@ class TensorTeam {
     }
     return ahead;
   }
-  __device__ __forceinline__ void put_frames(const FramesAhead& ahead) const {
+  MDOPS_D void put_frames(const FramesAhead& ahead) const {
     float* const to = sums_ + moments_at_ + 3 * kInputs;
     const int lane = lane_index();
     __syncwarp();  // those of the rows before have been read
@@ -364,7 +361,7 @@ class TensorTeam {
   }
 
   // The gradients by frames of rows that are being read.
-  __device__ __forceinline__ void use_rows(const float4 (&rows)[2][kSixteens]) const {
+  MDOPS_D void use_rows(const float4 (&rows)[2][kSixteens]) const {
     if (!has_frames()) return;
     float sums[2][3] = {};
     unrolled<kSixteens, 3>([&](int n, int a) {
@@ -385,7 +382,7 @@ class TensorTeam {
   }
 
   // Adds the gradients by four columns of x through T and through taken rows.
-  __device__ __forceinline__ void add_by_frames(float4& sum, int h, int n) const {
+  MDOPS_D void add_by_frames(float4& sum, int h, int n) const {
     const MessageFrames<float>& frames = args_.frames;
     const int own = lane_index() / 4 + 8 * h, column = 16 * n + 4 * (lane_index() % 4);
     const float* const of_rows = sums_ + moments_at_ + 3 * kInputs;
@@ -408,7 +405,7 @@ class TensorTeam {
 
   // 16 rows. Those from `end` on are missing: their x, weights and gradients are zero, and so are their
   // contributions to sums. A row with another first or a wrong second becomes NaN.
-  __device__ __forceinline__ void add_rows(int64_t row, int64_t end) {
+  MDOPS_D void add_rows(int64_t row, int64_t end) {
     FramesAhead ahead{};
     if constexpr (kFrames)
       if (has_frames()) ahead = frames_ahead(row, end);
@@ -442,9 +439,9 @@ class TensorTeam {
     float4 kept[2], along[2];  // x, or in backward passes gradients, of kept columns
   };
 
-  __device__ __forceinline__ bool is_there(int h) const { return 8 * h < left_; }
+  MDOPS_D bool is_there(int h) const { return 8 * h < left_; }
 
-  __device__ __forceinline__ Places places() const {
+  MDOPS_D Places places() const {
     Places found;
     const int column = columns_.begin + 4 * (lane_index() % 4);
     found.kept = row_ * kInputs + column - sent_;
@@ -464,9 +461,8 @@ class TensorTeam {
   }
 
   // Calls use(rows) with the numbers as in memory.
-  template <class F>
-  __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts>& to, const Places& at, const float* x,
-                                            const F& use) const {
+  MDOPS_D void load_rows(HalfRows<kSixteens, kParts>& to, const Places& at, const float* x,
+                         const auto& use) const {
     float4 rows[2][kSixteens];
     unsigned largest = 0;
     unrolled<2, kSixteens>([&](int h, int n) {
@@ -492,8 +488,7 @@ class TensorTeam {
   }
 
   // Multiplies rows by eight columns, to z.
-  __device__ __forceinline__ void multiply(float (&z)[4], const HalfRows<kSixteens, kParts>& rows,
-                                           int n) const {
+  MDOPS_D void multiply(float (&z)[4], const HalfRows<kSixteens, kParts>& rows, int n) const {
     float large[4] = {}, small[4] = {};
 #pragma unroll
     for (int k = 0; k < kSixteens; ++k)
@@ -503,20 +498,20 @@ class TensorTeam {
   }
 
   // Adds a lane's numbers of four columns to the sums over the warp's rows.
-  __device__ __forceinline__ void add_to_sums(float* sums, int n, const float (&x)[4]) const {
+  MDOPS_D void add_to_sums(float* sums, int n, const float (&x)[4]) const {
     const float sum = sum_over_rows(x);
     const int which = own_sum<4>();
     if (which >= 0) sums[16 * n + 4 * (lane_index() % 4) + which] += sum;
   }
 
   // Four columns of the first's P (0), u_P (1), or gradient by sums (the last).
-  __device__ __forceinline__ float4 four_of_first(int which, int n) const {
+  MDOPS_D float4 four_of_first(int which, int n) const {
     const int width = columns_.end - columns_.begin;
     return *reinterpret_cast<const float4*>(sums_ + (2 + which) * width + 16 * n + 4 * (lane_index() % 4));
   }
 
   template <bool kIsSent>
-  __device__ __forceinline__ void load(Given& given, const Places& at, int n) const {
+  MDOPS_D void load(Given& given, const Places& at, int n) const {
     constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
     const float* const kept = (kIsForward ? args_.x : args_.grad_kept) + at.kept + 16 * n;
 #pragma unroll
@@ -534,9 +529,9 @@ class TensorTeam {
 
   // Sixteens [begin, end) of the columns, which are all sent or all kept.
   template <bool kIsSent, int kCount>
-  __device__ __forceinline__ void add_columns(int begin, int end, const HalfRows<kSixteens, kParts>& x,
-                                              const HalfRows<kSixteens, kParts>* along, const Places& at,
-                                              float (&by_weight)[2], float (&by_x)[1][kCount][4]) {
+  MDOPS_D void add_columns(int begin, int end, const HalfRows<kSixteens, kParts>& x,
+                           const HalfRows<kSixteens, kParts>* along, const Places& at, float (&by_weight)[2],
+                           float (&by_x)[1][kCount][4]) {
     if (begin >= end) return;
     Given next;
     load<kIsSent>(next, at, begin);
@@ -598,8 +593,8 @@ class TensorTeam {
 
   // Writes the rows' results in sixteen columns.
   template <bool kIsSent>
-  __device__ __forceinline__ void write_rows(const Given& given, const float4& factor, const Places& at,
-                                             const Number<float> (&numbers)[8], int n) const {
+  MDOPS_D void write_rows(const Given& given, const float4& factor, const Places& at,
+                          const Number<float> (&numbers)[8], int n) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const auto own = [&](const auto& f) { return four_of(numbers, 0, h, f); };
@@ -627,8 +622,7 @@ class TensorTeam {
 
   // Writes the gradients by x and by the rows' weights, added to those of the runs before.
   template <int kCount>
-  __device__ __forceinline__ void write_inputs(const float (&by_x)[kCount][4],
-                                               const float (&by_weight)[2]) const {
+  MDOPS_D void write_inputs(const float (&by_x)[kCount][4], const float (&by_weight)[2]) const {
     const int t = lane_index() % 4;
     const bool goes_on = columns_.begin > 0, adds_kept = !kIsSecond && !goes_on && args_.kept;
 #pragma unroll

@@ -31,8 +31,6 @@
 // by n is <by x, u>.
 #pragma once
 
-#include <cstdint>
-
 #include "common/activation.h"
 #include "common/isa.h"
 

@@ -26,12 +26,10 @@ using MessageOps = MessagePasses<Device, T, false>;
 
 template <class Device, class T, bool of_numbers>
 struct MessagePasses {
-  using Optional = std::optional<Tensor>;
-
-  static MessageArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& p,
-                                  const Tensor& q, const Tensor& row_weight, const Tensor& scale,
-                                  SortedIndex first, NodeIndex second, const Optional& groups,
-                                  int64_t activation, double threshold, const std::string& matmul_name) {
+  static MessageArgs<T> arguments(Checked<Device>& in, Input x, Input weight, Input p, Input q,
+                                  Input row_weight, Input scale, SortedIndex first, NodeIndex second,
+                                  const Optional& groups, int64_t activation, double threshold,
+                                  const std::string& matmul_name) {
     MessageArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny});
     a.rows = x.size(0), a.inputs = x.size(1);
@@ -72,11 +70,11 @@ struct MessagePasses {
 
   // The gradients by x, weight, p, q, row_weight and scale; those by weight and scale are empty unless
   // wanted.
-  static Outputs<6> message_backward(Checked<Device>& in, const Tensor& grad_sent, const Tensor& grad_kept,
-                                     const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
-                                     const Tensor& row_weight, const Tensor& scale, SortedIndex first,
-                                     NodeIndex second, const Optional& groups, int64_t activation,
-                                     double threshold, const std::string& matmul, bool of_weights) {
+  static Outputs<6> message_backward(Checked<Device>& in, Input grad_sent, Input grad_kept, Input x,
+                                     Input weight, Input p, Input q, Input row_weight, Input scale,
+                                     SortedIndex first, NodeIndex second, const Optional& groups,
+                                     int64_t activation, double threshold, const std::string& matmul,
+                                     bool of_weights) {
     auto a = arguments(in, x, weight, p, q, row_weight, scale, first, second, groups, activation, threshold,
                        matmul);
     take_gradients(in, a, grad_sent, grad_kept);
@@ -87,13 +85,12 @@ struct MessagePasses {
 
   // The gradients by grad_sent, grad_kept, and by the inputs of `message_backward` without weights. Products
   // are float32's.
-  static Outputs<8> message_backward_backward(Checked<Device>& in, const Tensor& along_x,
-                                              const Tensor& along_p, const Tensor& along_q,
-                                              const Tensor& along_row_weight, const Tensor& grad_sent,
-                                              const Tensor& grad_kept, const Tensor& x, const Tensor& weight,
-                                              const Tensor& p, const Tensor& q, const Tensor& row_weight,
-                                              const Tensor& scale, SortedIndex first, NodeIndex second,
-                                              const Optional& groups, int64_t activation, double threshold) {
+  static Outputs<8> message_backward_backward(Checked<Device>& in, Input along_x, Input along_p,
+                                              Input along_q, Input along_row_weight, Input grad_sent,
+                                              Input grad_kept, Input x, Input weight, Input p, Input q,
+                                              Input row_weight, Input scale, SortedIndex first,
+                                              NodeIndex second, const Optional& groups, int64_t activation,
+                                              double threshold) {
     auto a = arguments(in, x, weight, p, q, row_weight, scale, first, second, groups, activation, threshold,
                        "float32");
     take_gradients(in, a, grad_sent, grad_kept);
@@ -115,8 +112,7 @@ struct MessagePasses {
     return made;
   }
 
-  static void take_gradients(Checked<Device>& in, MessageArgs<T>& a, const Tensor& grad_sent,
-                             const Tensor& grad_kept) {
+  static void take_gradients(Checked<Device>& in, MessageArgs<T>& a, Input grad_sent, Input grad_kept) {
     in.place(a.grad_sent, "grad_sent", grad_sent, {a.firsts, a.sent});
     in.place(a.grad_kept, "grad_kept", grad_kept, {a.rows, a.kept});
   }
@@ -168,11 +164,10 @@ template <class Device, class T>
 struct FramedMessageOps {
   using Messages = MessageOps<Device, T>;
 
-  static MessageArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& p,
-                                  const Tensor& q, const Tensor& row_weight, const Tensor& scale,
-                                  const Tensor& frame, SortedIndex first, NodeIndex second, SortedIndex taken,
-                                  int64_t width, int64_t activation, double threshold,
-                                  const std::string& matmul) {
+  static MessageArgs<T> arguments(Checked<Device>& in, Input x, Input weight, Input p, Input q,
+                                  Input row_weight, Input scale, Input frame, SortedIndex first,
+                                  NodeIndex second, SortedIndex taken, int64_t width, int64_t activation,
+                                  double threshold, const std::string& matmul) {
     auto a = Messages::arguments(in, x, weight, p, q, row_weight, scale, first, second, std::nullopt,
                                  activation, threshold, matmul);
     MessageFrames<T>& frames = a.frames;
@@ -199,9 +194,8 @@ struct FramedMessageOps {
   }
 
   // The gradients by x, p, q, row_weight and frame.
-  static Outputs<5> framed_message_backward(Checked<Device>& in, MessageArgs<T>& a, const Tensor& grad_sent,
-                                            const Tensor& grad_kept, const Tensor& grad_moments,
-                                            const Tensor& grad_rows) {
+  static Outputs<5> framed_message_backward(Checked<Device>& in, MessageArgs<T>& a, Input grad_sent,
+                                            Input grad_kept, Input grad_moments, Input grad_rows) {
     Messages::take_gradients(in, a, grad_sent, grad_kept);
     in.place(a.frames.grad_moments, "grad_moments", grad_moments, {a.firsts, 3, a.inputs});
     in.place(a.frames.grad_taken, "grad_rows", grad_rows, {a.frames.count, a.frames.width});
@@ -242,10 +236,9 @@ struct OuterMessageOps {
     Tensor number, vector, weight_of_rows, weight_of_numbers;
   };
 
-  static Given arguments(Checked<Device>& in, const Tensor& number, const Tensor& vector,
-                         const Tensor& weight, const Tensor& p, const Tensor& q, const Tensor& row_weight,
-                         const Tensor& scale, SortedIndex first, NodeIndex second,
-                         const std::optional<Tensor>& groups, int64_t activation, double threshold,
+  static Given arguments(Checked<Device>& in, Input number, Input vector, Input weight, Input p, Input q,
+                         Input row_weight, Input scale, SortedIndex first, NodeIndex second,
+                         const Optional& groups, int64_t activation, double threshold,
                          const std::string& matmul) {
     const Tensor u = Device::placed(input(in.op, "vector", vector, kDtype<T>, {1, kAny}));
     const int64_t width = u.size(1);
@@ -267,8 +260,7 @@ struct OuterMessageOps {
   }
 
   // The gradients by number, p, q and row_weight.
-  static Outputs<4> outer_message_backward(Checked<Device>& in, Given& a, const Tensor& grad_sent,
-                                           const Tensor& grad_kept) {
+  static Outputs<4> outer_message_backward(Checked<Device>& in, Given& a, Input grad_sent, Input grad_kept) {
     Messages::take_gradients(in, a, grad_sent, grad_kept);
     typename Messages::Gradients by(in, a, false);
     a.outer.by_number = std::exchange(a.by_x, nullptr);

@@ -103,7 +103,7 @@ class TermReader {
 
   // Four terms at once; those after the last are not read.
   template <int kNumbers>
-  __device__ __forceinline__ T run_sum(int in, int run, const char* numbers, int split) const {
+  MDOPS_D T run_sum(int in, int run, const char* numbers, int split) const {
     constexpr int kAtOnce = 4;
     T sum[kAtOnce] = {};
     for (int from = split; from < run; from += kAtOnce * kSplit) {
@@ -175,8 +175,7 @@ class Block {
   __device__ bool is_there() const { return first + atom < p.atoms; }
 
   // to(column, atom) = rows of `from`, of the first `used` of `columns`.
-  template <class To>
-  __device__ void read(const T* from, int columns, int used, const To& to) const {
+  __device__ void read(const T* from, int columns, int used, const auto& to) const {
     for (int k = threadIdx.x; k < kAtoms * used; k += kThreads) {
       const int of = k / used, column = k % used;
       to(column, of) = first + of < p.atoms ? from[(first + of) * columns + column] : T(0);
@@ -215,8 +214,7 @@ class Block {
 
   // v, and then the sums of the phases from `first` to `last`; f(row, sum) receives those by r. NaN if terms
   // are wrong. Lanes of one atom get the same.
-  template <class F>
-  __device__ void run(int first, int last, int64_t one, const F& f) const {
+  __device__ void run(int first, int last, int64_t one, const auto& f) const {
     const char* const of_atom = reinterpret_cast<const char*>(numbers + atom);
     TermReader<T, kSplit> reader(&shared.waiting[warp], kStride * sizeof(T), static_cast<int>(one));
     for (int phase = 0; phase <= last; phase = phase == kMade ? first : phase + 1) {

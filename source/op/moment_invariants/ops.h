@@ -8,11 +8,10 @@ namespace mdops {
 
 template <class Device, class T>
 struct InvariantOps {
-  static InvariantArgs<T> arguments(Checked<Device>& in, const Tensor& scalars, const Tensor& others,
-                                    const Tensor& types, const Tensor& behind, const Tensor& forth_index,
-                                    const Tensor& forth_factor, const Tensor& forth_offsets,
-                                    const Tensor& back_index, const Tensor& back_factor,
-                                    const Tensor& back_offsets, int64_t mixed, int64_t made) {
+  static InvariantArgs<T> arguments(Checked<Device>& in, Input scalars, Input others, Input types,
+                                    Input behind, Input forth_index, Input forth_factor, Input forth_offsets,
+                                    Input back_index, Input back_factor, Input back_offsets, int64_t mixed,
+                                    int64_t made) {
     InvariantArgs<T> a{};
     in.take(a.scalars, "scalars", scalars, {kAny, kAny});
     a.atoms = scalars.size(0), a.channels = scalars.size(1) - 2;
@@ -44,7 +43,7 @@ struct InvariantOps {
     return out;
   }
 
-  static Outputs<2> moment_invariants_backward(Checked<Device>& in, InvariantArgs<T>& a, const Tensor& grad) {
+  static Outputs<2> moment_invariants_backward(Checked<Device>& in, InvariantArgs<T>& a, Input grad) {
     const T* of_features;
     in.take(of_features, "grad", grad, {a.atoms, a.width()});
     T *scalars, *others;
@@ -57,8 +56,8 @@ struct InvariantOps {
   MDOPS_IMPLEMENT_FLOATS(InvariantOps, moment_invariants, moment_invariants_backward)
 
  private:
-  static TermArgs<T> terms(Checked<Device>& in, const std::string& name, const Tensor& index,
-                           const Tensor& factor, const Tensor& offsets, int64_t rows) {
+  static TermArgs<T> terms(Checked<Device>& in, const std::string& name, Input index, Input factor,
+                           Input offsets, int64_t rows) {
     TermArgs<T> a{};
     in.take(a.index, (name + "_index").c_str(), index, {kAny, kFactors});
     a.terms = index.size(0);

@@ -7,8 +7,6 @@
 // C transposed.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "common/math.h"
 

@@ -8,8 +8,7 @@ namespace mdops {
 
 template <class Device, class T>
 struct MomentProductOps {
-  static Tensor moment_product(Checked<Device>& in, const Tensor& moments, const Tensor& tables,
-                               const Tensor& rows, const Tensor& kinds) {
+  static Tensor moment_product(Checked<Device>& in, Input moments, Input tables, Input rows, Input kinds) {
     MomentProductArgs<T> a{};
     in.take(a.in, "moments", moments, {kinds.dim() ? kinds.size(0) : 0, kAny, kAny});
     take_tables(in, a, "moments", moments.size(2), tables, rows, kinds, false);
@@ -18,8 +17,8 @@ struct MomentProductOps {
     return out;
   }
 
-  static Tensor moment_product_backward(Checked<Device>& in, const Tensor& grad, const Tensor& tables,
-                                        const Tensor& rows, const Tensor& kinds) {
+  static Tensor moment_product_backward(Checked<Device>& in, Input grad, Input tables, Input rows,
+                                        Input kinds) {
     MomentProductArgs<T> a{};
     in.take(a.in, "grad", grad, {rows.dim() ? rows.size(0) : 0, kAny, kAny});
     take_tables(in, a, "grad", grad.size(1), tables, rows, kinds, true);
@@ -32,7 +31,7 @@ struct MomentProductOps {
 
  private:
   static void take_tables(Checked<Device>& in, MomentProductArgs<T>& a, const char* name, int64_t columns,
-                          const Tensor& tables, const Tensor& rows, const Tensor& kinds, bool back) {
+                          Input tables, Input rows, Input kinds, bool back) {
     in.place(a.table, "tables", tables, {kAny, kAny, kAny});
     const int64_t count = tables.size(0), basis = tables.size(1), width = tables.size(2);
     constexpr int64_t kMost = 1 << 24;  // numbers of an atom: what kernels count

@@ -1,8 +1,6 @@
 // The inner loops of the neighbour search, compiled for each instruction set.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 
 namespace mdops {

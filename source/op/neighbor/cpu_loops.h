@@ -1,7 +1,6 @@
 // The search on the CPU, from atoms to rows or pairs. Without PyTorch.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "neighbor/cells.h"

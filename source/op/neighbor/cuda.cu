@@ -39,8 +39,7 @@ struct Sorted {
 
 using Rows = std::array<Tensor, 2>;  // neighbors, images
 
-Rows sort_matrix(const CudaOp& op, const GpuAtoms& atoms, int64_t capacity, const Rows& rows,
-                 const Tensor& counts) {
+Rows sort_matrix(const CudaOp& op, const GpuAtoms& atoms, int64_t capacity, const Rows& rows, Input counts) {
   const std::vector<int64_t> shape{atoms.size, capacity};
   Tensor distance2 = empty(op, shape, ScalarType::Double);
   Rows sorted{empty(op, shape, ScalarType::Int), empty(op, shape, ScalarType::Int)};

@@ -4,8 +4,6 @@
 
 #include <math_constants.h>
 
-#include <cstdint>
-
 #include "common/early.h"
 #include "common/gpu.h"
 #include "common/gpu_sort.h"
@@ -31,7 +29,7 @@ enum class Refusal : int64_t {
 using Word = unsigned long long;
 constexpr Word kAllIsWell = ~Word{0};
 
-__device__ __forceinline__ void refuse(Word* status, Refusal code, int64_t index) {
+MDOPS_D void refuse(Word* status, Refusal code, int64_t index) {
   const Word mine = static_cast<Word>(code) << 40 | static_cast<Word>(index);
   if (mine < *static_cast<volatile Word*>(status)) atomicMin(status, mine);
 }
@@ -83,25 +81,25 @@ constexpr int kThreads = 256;
 constexpr int kSystemThreads = 256;
 constexpr int kFew = 1024;  // atoms, and systems times types, that one block sorts
 
-__device__ __forceinline__ int64_t thread_index() {
+MDOPS_D int64_t thread_index() {
   return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
 
 // Integers in the order of the numbers, for atomics; and back.
-__device__ __forceinline__ int64_t ordered(double value) {
+MDOPS_D int64_t ordered(double value) {
   const int64_t bits = __double_as_longlong(value);
   return bits ^ (bits >> 63 & 0x7fffffffffffffff);
 }
-__device__ __forceinline__ double unordered(int64_t bits) {
+MDOPS_D double unordered(int64_t bits) {
   return __longlong_as_double(bits ^ (bits >> 63 & 0x7fffffffffffffff));
 }
 
 // Most atoms change nothing: read before the atomic.
-__device__ __forceinline__ void lower_to(int64_t* address, int64_t value) {
+MDOPS_D void lower_to(int64_t* address, int64_t value) {
   if (value < *static_cast<volatile int64_t*>(address))
     atomicMin(reinterpret_cast<long long*>(address), value);
 }
-__device__ __forceinline__ void raise_to(int64_t* address, int64_t value) {
+MDOPS_D void raise_to(int64_t* address, int64_t value) {
   if (value > *static_cast<volatile int64_t*>(address))
     atomicMax(reinterpret_cast<long long*>(address), value);
 }

@@ -2,8 +2,6 @@
 // candidate at any density.
 #pragma once
 
-#include <cstdint>
-
 #include "neighbor/gpu_cells.h"
 
 namespace mdops::gpu_search {
@@ -114,10 +112,9 @@ __device__ inline bool within_exactly(const GpuAtoms& atoms, const GpuCells& cel
 
 // Writes the neighbours among the `candidates` of the stretches from place `found` of the row on; returns the
 // new length of the row.
-template <class Writer>
 __device__ int64_t select(const GpuAtoms& atoms, const GpuCells& cells, const Center& center,
                           const Bounds& bounds, const Stretches& stretches, int32_t candidates, int64_t found,
-                          const Writer& writer) {
+                          const auto& writer) {
   const int32_t* wrap = cells.wrap + 3 * center.i;
   const int32_t own_image = pack_image(wrap[0], wrap[1], wrap[2]);
   for (int32_t base = 0; base < candidates; base += kWarp) {

@@ -18,8 +18,8 @@ struct NeighborArgs {
 
 template <class Device>
 struct NeighborOps {
-  static NeighborArgs arguments(Checked<Device>& in, const Tensor& positions, const Tensor& cell,
-                                const Tensor& pbc, const Tensor& batch, const Tensor& types, double cutoff) {
+  static NeighborArgs arguments(Checked<Device>& in, Input positions, Input cell, Input pbc, Input batch,
+                                Input types, double cutoff) {
     NeighborArgs a{};
     in.take(a.positions, "positions", positions, {kAny, 3});
     in.take(a.cell, "cell", cell, {kAny, 3, 3});
@@ -32,9 +32,8 @@ struct NeighborOps {
     return a;
   }
 
-  static Outputs<4> neighbor_matrix(Checked<Device>& in, const Tensor& positions, const Tensor& cell,
-                                    const Tensor& pbc, const Tensor& batch, const Tensor& types,
-                                    double cutoff, int64_t ntypes, int64_t capacity, bool sort) {
+  static Outputs<4> neighbor_matrix(Checked<Device>& in, Input positions, Input cell, Input pbc, Input batch,
+                                    Input types, double cutoff, int64_t ntypes, int64_t capacity, bool sort) {
     const NeighborArgs a = arguments(in, positions, cell, pbc, batch, types, cutoff);
     if (capacity < 0) fail(in.op, "argument `capacity` is ", capacity, ", expected at least 0");
     return search_matrix(in.op, a, ntypes, capacity, sort);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -27,8 +26,7 @@ class Searcher {
       : atoms_(atoms), cells_(cells), cutoff2_(atoms.cutoff * atoms.cutoff) {}
 
   // Calls visit(row) for every atom of one bin.
-  template <class Visit>
-  void search_bin(const System& system, int64_t bin, Visit& visit) {
+  void search_bin(const System& system, int64_t bin, auto& visit) {
     if (!enclose(system, bin)) return;
     find_stretches(system, bin);
     gather(system);

@@ -9,8 +9,7 @@ namespace {
 
 constexpr int64_t kAtomGrain = 16, kRowGrain = 512;  // a piece of work, at least
 
-template <class F>
-void for_rows(int64_t rows, const F& f) {
+void for_rows(int64_t rows, const auto& f) {
   parallel_each(rows, kRowGrain, [&](int64_t n) { f(n); });
 }
 

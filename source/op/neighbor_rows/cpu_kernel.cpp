@@ -9,7 +9,7 @@ namespace {
 // f(column, zero of its vector type) for all columns: whole vectors, then fours (rows of 100 have one), then
 // single numbers.
 template <class T, class F>
-inline __attribute__((always_inline)) void each_column(int64_t columns, const F& f) {
+MDOPS_INLINE void each_column(int64_t columns, const F& f) {
   int64_t k = 0;
   for (; k + kLanes<T> <= columns; k += kLanes<T>) f(k, Vector<T>{});
   if constexpr (kLanes<T> > 4)
@@ -25,7 +25,7 @@ struct Sum {
   T rest = 0;
 
   template <class V>
-  inline __attribute__((always_inline)) void add(const V& x) {
+  MDOPS_INLINE void add(const V& x) {
     if constexpr (sizeof(V) == sizeof(T))
       rest += x;
     else if constexpr (sizeof(V) == sizeof(Vector<T>))
@@ -33,15 +33,14 @@ struct Sum {
     else
       four += x;
   }
-  inline __attribute__((always_inline)) T value() const {
+  MDOPS_INLINE T value() const {
     return sum_in_registers<T>(whole) + ((four[0] + four[1]) + (four[2] + four[3])) + rest;
   }
 };
 
 // sum_m w[m] of the six rows of a table.
 template <class T, class V>
-inline __attribute__((always_inline)) V weighted(const T* w, const T* rows, int64_t columns, int64_t k,
-                                                 V sum) {
+MDOPS_INLINE V weighted(const T* w, const T* rows, int64_t columns, int64_t k, V sum) {
   for (int m = 0; m < kSplineSupport; ++m) sum += w[m] * load<V>(rows + m * columns + k);
   return sum;
 }
@@ -58,8 +57,7 @@ struct TableRows {
 };
 
 // f(first, how many, a constant) for all components of rows.
-template <class F>
-inline __attribute__((always_inline)) void each_components(int components, const F& f) {
+MDOPS_INLINE void each_components(int components, const auto& f) {
   int first = 0;
   for (; first + 8 <= components; first += 8) f.template operator()<8>(first);
   for (; first + 4 <= components; first += 4) f.template operator()<4>(first);

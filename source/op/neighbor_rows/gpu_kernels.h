@@ -8,7 +8,6 @@
 #include "common/rows.h"
 #include "env_mat/gpu_nearest.h"
 #include "neighbor_rows/harmonics.h"
-#include "neighbor_rows/neighbor_rows.h"
 
 namespace mdops::gpu_neighbor_rows {
 
@@ -49,7 +48,7 @@ __device__ RowKind each_slot(const RowListArgs<T>& args, int64_t atom, const F& 
   return kind;
 }
 
-__device__ __forceinline__ int count_lanes(bool is) {
+MDOPS_D int count_lanes(bool is) {
   return __popc(__ballot_sync(kAllLanes, is));
 }
 
@@ -173,7 +172,7 @@ template <class T, int V>
 struct Numbers {
   T x[V];
 
-  __device__ __forceinline__ static Numbers load(const T* from) {
+  MDOPS_D static Numbers load(const T* from) {
     Numbers n;
     if constexpr (V == 4) {
       const float4 four = *reinterpret_cast<const float4*>(from);
@@ -186,7 +185,7 @@ struct Numbers {
     }
     return n;
   }
-  __device__ __forceinline__ void store(T* to) const {
+  MDOPS_D void store(T* to) const {
     if constexpr (V == 4)
       *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
     else if constexpr (V == 2)
@@ -219,15 +218,14 @@ struct LaneRow {
 };
 
 template <class T>
-__device__ __forceinline__ void of_lane(const T (&mine)[kSplineSupport], int lane, T (&w)[kSplineSupport]) {
+MDOPS_D void of_lane(const T (&mine)[kSplineSupport], int lane, T (&w)[kSplineSupport]) {
 #pragma unroll
   for (int m = 0; m < kSplineSupport; ++m) w[m] = __shfl_sync(kAllLanes, mine[m], lane);
 }
 
 // sum_m w[m] of six rows of the table at a column.
 template <class T, int V>
-__device__ __forceinline__ void weighted(const T (&w)[kSplineSupport], const T* rows, int64_t columns,
-                                         T factor, T (&sum)[V]) {
+MDOPS_D void weighted(const T (&w)[kSplineSupport], const T* rows, int64_t columns, T factor, T (&sum)[V]) {
   T found[V] = {};
 #pragma unroll
   for (int m = 0; m < kSplineSupport; ++m) {
@@ -351,7 +349,7 @@ constexpr bool kIsAll = Count <= 4;
 
 // f(first) for each of them.
 template <int Count, class F>
-__device__ __forceinline__ void each_components(int components, const F& f) {
+MDOPS_D void each_components(int components, const F& f) {
   if constexpr (kIsAll<Count>)
     f(0);
   else
@@ -359,15 +357,14 @@ __device__ __forceinline__ void each_components(int components, const F& f) {
 }
 
 template <int Count, class T>
-__device__ __forceinline__ void load_components(const T* row, int first, int components, T (&r)[Count]) {
+MDOPS_D void load_components(const T* row, int first, int components, T (&r)[Count]) {
 #pragma unroll
   for (int a = 0; a < Count; ++a) r[a] = kIsAll<Count> || first + a < components ? row[first + a] : T(0);
 }
 
 // Numbers of a row's g: zeros if it has no node, NaN if its index is wrong.
 template <int V, class T>
-__device__ __forceinline__ Numbers<T, V> numbers_of_row(const RowMomentArgs<T>& args, int64_t row,
-                                                        int64_t k) {
+MDOPS_D Numbers<T, V> numbers_of_row(const RowMomentArgs<T>& args, int64_t row, int64_t k) {
   int64_t from = row;
   if (args.index) {
     from = args.index[row];
@@ -418,7 +415,7 @@ __global__ void __launch_bounds__(Warps* kWarp) moments_kernel(RowMomentArgs<T> 
 
 // The sums over the warp of Count numbers a lane: lane l gets that of number l % Count.
 template <int Count, class T>
-__device__ __forceinline__ T sums_of_warp(T (&x)[Count]) {
+MDOPS_D T sums_of_warp(T (&x)[Count]) {
   const int lane = lane_index();
 #pragma unroll
   for (int step = Count / 2; step; step /= 2)

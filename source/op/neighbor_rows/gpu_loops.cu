@@ -35,8 +35,7 @@ void with_numbers_of_lanes(int64_t channels, std::initializer_list<const T*> row
 }
 
 // work(gated), a constant.
-template <class Work>
-void with_gate(bool gated, const Work& work) {
+void with_gate(bool gated, const auto& work) {
   if (gated)
     work(std::true_type{});
   else
@@ -44,8 +43,7 @@ void with_gate(bool gated, const Work& work) {
 }
 
 // work(warps of an atom's block), a constant.
-template <class Work>
-void with_atom_warps(const Gpu& gpu, int64_t atoms, const Work& work) {
+void with_atom_warps(const Gpu& gpu, int64_t atoms, const auto& work) {
   if (atoms < 4 * gpu.limits().multiprocessors)
     work(std::integral_constant<int, kFewAtomWarps>{});
   else
@@ -53,8 +51,7 @@ void with_atom_warps(const Gpu& gpu, int64_t atoms, const Work& work) {
 }
 
 // work(how many components at once), a constant.
-template <class Work>
-void with_components(int components, const Work& work) {
+void with_components(int components, const auto& work) {
   if (components == 3)
     work(std::integral_constant<int, 3>{});
   else if (components == 4)

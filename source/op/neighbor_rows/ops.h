@@ -8,10 +8,9 @@ namespace mdops {
 
 template <class Device, class T>
 struct RowListOps {
-  static Outputs<5> neighbor_rows(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                                  const Tensor& types, const Tensor& pair_mask, const Tensor& zeroed,
+  static Outputs<5> neighbor_rows(Checked<Device>& in, PairTensors pairs, Input pair_mask, Input zeroed,
                                   double cutoff) {
-    const auto a = take_row_list<T>(in, displacements, counts, types, pair_mask, zeroed, cutoff);
+    const auto a = take_row_list<T>(in, pairs, pair_mask, zeroed, cutoff);
     const int64_t atoms = a.list.atoms;
     RowListResults<T> out;
     Tensor offsets = in.result(out.offsets, {atoms + 1});
@@ -27,13 +26,9 @@ struct RowListOps {
 
 template <class Device, class T>
 struct SplineRowsOps {
-  static SplineRowsArgs<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& slots,
-                                     const Tensor& counts, const Tensor& types, const Tensor& mean,
-                                     const Tensor& std, const Tensor& table, double cutoff,
-                                     double cutoff_smooth, double protection, double s_max, double grading,
-                                     int64_t rows, bool gated) {
-    SplineRowsArgs<T> a{take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff,
-                                                 cutoff_smooth, protection, rows)};
+  static SplineRowsArgs<T> arguments(Checked<Device>& in, RowTensors of, Input table, CutoffNumbers cutoff,
+                                     double s_max, double grading, int64_t rows, bool gated) {
+    SplineRowsArgs<T> a{take_environment_rows<T>(in, of, cutoff, rows)};
     in.take(a.table, "table", table, {a.list.ntypes, a.list.ntypes + gated, kAny, kAny});
     a.functions = static_cast<int>(table.size(1)), a.channels = table.size(3), a.gated = gated;
     check_knots(in.op, s_max, grading);
@@ -53,9 +48,8 @@ struct SplineRowsOps {
     return {environment, switches, directions, g};
   }
 
-  static Tensor spline_rows_backward(Checked<Device>& in, SplineRowsArgs<T>& a,
-                                     const Tensor& grad_environment, const Tensor& grad_switch,
-                                     const Tensor& grad_directions, const Tensor& grad_g) {
+  static Tensor spline_rows_backward(Checked<Device>& in, SplineRowsArgs<T>& a, Input grad_environment,
+                                     Input grad_switch, Input grad_directions, Input grad_g) {
     SplineRows<T, const T*> grad;
     take_row_gradients(in, a.rows, grad, grad_environment, grad_switch, grad_directions);
     in.take(grad.g, "grad_g", grad_g, {a.rows, a.channels});
@@ -70,12 +64,9 @@ struct SplineRowsOps {
 
 template <class Device, class T>
 struct EnvironmentRowsOps {
-  static EnvironmentRowsArgs<T> arguments(Checked<Device>& in, const Tensor& displacements,
-                                          const Tensor& slots, const Tensor& counts, const Tensor& types,
-                                          const Tensor& mean, const Tensor& std, double cutoff,
-                                          double cutoff_smooth, double protection, int64_t rows) {
-    return take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
-                                    protection, rows);
+  static EnvironmentRowsArgs<T> arguments(Checked<Device>& in, RowTensors of, CutoffNumbers cutoff,
+                                          int64_t rows) {
+    return take_environment_rows<T>(in, of, cutoff, rows);
   }
 
   static Outputs<4> environment_rows(Checked<Device>& in, EnvironmentRowsArgs<T>& a) {
@@ -88,8 +79,7 @@ struct EnvironmentRowsOps {
   }
 
   static Tensor environment_rows_backward(Checked<Device>& in, EnvironmentRowsArgs<T>& a,
-                                          const Tensor& grad_environment, const Tensor& grad_switch,
-                                          const Tensor& grad_directions) {
+                                          Input grad_environment, Input grad_switch, Input grad_directions) {
     EnvironmentRows<T, const T*> grad;
     take_row_gradients(in, a.rows, grad, grad_environment, grad_switch, grad_directions);
     T* by_d;
@@ -99,10 +89,8 @@ struct EnvironmentRowsOps {
   }
 
   static Outputs<4> environment_rows_backward_backward(Checked<Device>& in, EnvironmentRowsArgs<T>& a,
-                                                       const Tensor& direction,
-                                                       const Tensor& grad_environment,
-                                                       const Tensor& grad_switch,
-                                                       const Tensor& grad_directions) {
+                                                       Input direction, Input grad_environment,
+                                                       Input grad_switch, Input grad_directions) {
     EnvironmentRows<T, const T*> grad;
     take_row_gradients(in, a.rows, grad, grad_environment, grad_switch, grad_directions);
     const T* u;
@@ -128,15 +116,11 @@ struct HarmonicRowsOps {
     int components() const { return components_to(degree); }
   };
 
-  static Given arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& slots,
-                         const Tensor& counts, const Tensor& types, const Tensor& mean, const Tensor& std,
-                         double cutoff, double cutoff_smooth, double protection, int64_t rows,
+  static Given arguments(Checked<Device>& in, RowTensors of, CutoffNumbers cutoff, int64_t rows,
                          int64_t degree) {
     if (degree < 2 || degree > kMostDegrees)
       fail(in.op, "argument `degree` is ", degree, ", expected 2 to ", kMostDegrees);
-    return {take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff,
-                                     cutoff_smooth, protection, rows),
-            static_cast<int>(degree)};
+    return {take_environment_rows<T>(in, of, cutoff, rows), static_cast<int>(degree)};
   }
 
   static Tensor harmonic_rows(Checked<Device>& in, Given& a) {
@@ -146,7 +130,7 @@ struct HarmonicRowsOps {
     return out;
   }
 
-  static Tensor harmonic_rows_backward(Checked<Device>& in, Given& a, const Tensor& grad) {
+  static Tensor harmonic_rows_backward(Checked<Device>& in, Given& a, Input grad) {
     const T* of_rows;
     in.take(of_rows, "grad", grad, {a.rows, a.components()});
     T* by_d;
@@ -155,8 +139,8 @@ struct HarmonicRowsOps {
     return out;
   }
 
-  static Outputs<2> harmonic_rows_backward_backward(Checked<Device>& in, Given& a, const Tensor& direction,
-                                                    const Tensor& grad) {
+  static Outputs<2> harmonic_rows_backward_backward(Checked<Device>& in, Given& a, Input direction,
+                                                    Input grad) {
     const T *of_rows, *u;
     in.take(of_rows, "grad", grad, {a.rows, a.components()});
     in.take(u, "direction", direction, {a.list.atoms, a.list.width, 3});
@@ -173,11 +157,9 @@ struct HarmonicRowsOps {
 
 template <class Device, class T>
 struct RowMomentOps {
-  using Optional = std::optional<Tensor>;
-
-  static RowMomentArgs<T> arguments(Checked<Device>& in, const Tensor& environment, const Tensor& g,
-                                    const Tensor& offsets, bool leaves_rest, const Optional& index,
-                                    const Optional& order, const Optional& node_offsets) {
+  static RowMomentArgs<T> arguments(Checked<Device>& in, Input environment, Input g, Input offsets,
+                                    bool leaves_rest, const Optional& index, const Optional& order,
+                                    const Optional& node_offsets) {
     RowMomentArgs<T> a{};
     in.take(a.environment, "environment", environment, {kAny, kAny});
     a.rows = environment.size(0), a.components = static_cast<int>(environment.size(1));
@@ -207,7 +189,7 @@ struct RowMomentOps {
     return out;
   }
 
-  static Outputs<2> row_moments_backward(Checked<Device>& in, RowMomentArgs<T>& a, const Tensor& grad) {
+  static Outputs<2> row_moments_backward(Checked<Device>& in, RowMomentArgs<T>& a, Input grad) {
     const T* of_moments;
     in.take(of_moments, "grad", grad, {a.atoms, a.components, a.channels});
     T *environment, *g;

@@ -12,10 +12,10 @@ static Tensor pack_node_layer(const Op& op, const NodeLayerArgs<T>& args) {
 }
 
 template <class T>
-static void run_node_layer(const Op& op, const NodeLayerArgs<T>& args, const std::optional<Tensor>& given) {
+static void run_node_layer(const Op& op, const NodeLayerArgs<T>& args, const Optional& given) {
   struct Use;
   constexpr int64_t kNodes = 32;
-  const NodeLayerSizes sizes = MDOPS_RUN(node_layer_sizes, args);
+  const PackedSizes sizes = MDOPS_RUN(node_layer_sizes, args);
   const Tensor packed =
       given ? input(op, "packed", *given, ScalarType::Byte, {sizes.packed}) : pack_node_layer(op, args);
   parallel(args.rows, kNodes, [&](int64_t begin, int64_t end) {

@@ -142,8 +142,7 @@ class LayerOfNodes {
   }
   // Adds the part of Columns rows of the gradient, from l on, to a row of T.
   template <int Columns>
-  static inline __attribute__((always_inline)) void by_columns(const T* t, int64_t width, const T* by,
-                                                               int64_t l, T* to) {
+  static MDOPS_INLINE void by_columns(const T* t, int64_t width, const T* by, int64_t l, T* to) {
     V own[Columns] = {};
     const auto add = [&](auto lanes, int64_t c) __attribute__((always_inline)) {
       const V row = lanes.load(t + c);
@@ -169,8 +168,7 @@ class LayerOfNodes {
   void values(const Panels<T>& of) const {
     each_number(of, [](T y, T) { return y; });
   }
-  template <class Take>
-  void each_number(const Panels<T>& of, const Take& take) const {
+  void each_number(const Panels<T>& of, const auto& take) const {
     activate_numbers(of.base, of.rows * of.cols, args_.activation, args_.threshold, take);
   }
   void by_z(const T* z, const T* factor, int64_t first, int64_t count, const Panels<T>& to) const {
@@ -185,8 +183,7 @@ class LayerOfNodes {
   }
 
   // Calls work(place, lanes, r) for every vector of the rows.
-  template <class Work>
-  void each_row(int64_t count, const Work& work) const {
+  void each_row(int64_t count, const auto& work) const {
     z_.each([&](auto place) {
       with_lanes<T>(std::min<int64_t>(kLanes<T>, args_.width - place.lane()), [&](auto lanes) {
         for (int64_t r = 0; r < count; ++r) work(place, lanes, r);
@@ -203,7 +200,7 @@ class LayerOfNodes {
 }  // namespace
 
 template <class T>
-NodeLayerSizes node_layer_sizes(const NodeLayerArgs<T>& args) {
+PackedSizes node_layer_sizes(const NodeLayerArgs<T>& args) {
   return {PackedNodes<T>(args, nullptr).bytes, LayerOfNodes<T>(args, nullptr, nullptr).bytes};
 }
 

@@ -7,8 +7,6 @@
 // The gradients are by n, E, and v and V together; the weights are constants.
 #pragma once
 
-#include <cstdint>
-
 #include "common/activation.h"
 #include "common/isa.h"
 
@@ -31,12 +29,7 @@ struct NodeLayerArgs {
   T *out = nullptr, *by_v = nullptr, *by_e = nullptr;  // y, or the gradient by n
 };
 
-// Bytes of the packed weights, and of a thread's memory.
-struct NodeLayerSizes {
-  int64_t packed, scratch;
-};
-
-MDOPS_DECLARE_KERNELS(NodeLayerSizes node_layer_sizes(const NodeLayerArgs<T>& args))
+MDOPS_DECLARE_KERNELS(PackedSizes node_layer_sizes(const NodeLayerArgs<T>& args))
 MDOPS_DECLARE_KERNELS(void node_layer_pack(const NodeLayerArgs<T>& args, void* packed))
 // The nodes [from, to).
 MDOPS_DECLARE_KERNELS(void node_layer_rows(const NodeLayerArgs<T>& args, int64_t from, int64_t to,

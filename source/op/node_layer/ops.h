@@ -12,14 +12,13 @@ struct NodeLayerOps {
   // With the weights from `node_layer_pack`, if given.
   struct Given : NodeLayerArgs<T> {
     int64_t edges;  // rows of e for each node
-    std::optional<Tensor> packed;
+    Optional packed;
   };
 
-  static Given arguments(Checked<Device>& in, const Tensor& n, const Tensor& v, const Tensor& e,
-                         const Tensor& own, const Tensor& own_bias, const Tensor& own_factor,
-                         const Tensor& sum_factor, const Tensor& every, const Tensor& bias,
-                         const Tensor& factor, bool takes_nodes, double keep, int64_t axis,
-                         int64_t activation, double threshold, const std::optional<Tensor>& packed) {
+  static Given arguments(Checked<Device>& in, Input n, Input v, Input e, Input own, Input own_bias,
+                         Input own_factor, Input sum_factor, Input every, Input bias, Input factor,
+                         bool takes_nodes, double keep, int64_t axis, int64_t activation, double threshold,
+                         const Optional& packed) {
     Given a{};
     in.take(a.n, "n", n, {kAny, kAny});
     const int64_t rows = a.rows = n.size(0), width = a.width = n.size(1);
@@ -63,8 +62,7 @@ struct NodeLayerOps {
   }
 
   // By n, v and e.
-  static Outputs<3> node_layer_backward(Checked<Device>& in, Given& a, const Tensor& grad, const Tensor& z,
-                                        const Tensor& z_own) {
+  static Outputs<3> node_layer_backward(Checked<Device>& in, Given& a, Input grad, Input z, Input z_own) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     in.take_saved(a.z, "z", z, {a.rows, a.width});
     in.take_saved(a.z_own, "z_own", z_own, {a.own ? a.rows : 0, a.width});
@@ -75,8 +73,8 @@ struct NodeLayerOps {
   }
 
   // The weights in the layout of `node_layer`, or with `back` of its gradient.
-  static Tensor node_layer_pack(Checked<Device>& in, const Tensor& own, const Tensor& own_bias,
-                                const Tensor& every, const Tensor& bias, bool back) {
+  static Tensor node_layer_pack(Checked<Device>& in, Input own, Input own_bias, Input every, Input bias,
+                                bool back) {
     NodeLayerArgs<T> a{};
     in.take(a.every, "every", every, {kAny, kAny});
     a.inputs = every.size(0), a.width = every.size(1);

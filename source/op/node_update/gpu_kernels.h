@@ -4,9 +4,7 @@
 #include "common/gpu.h"
 #include "node_update/node_update.h"
 
-namespace mdops {
-
-namespace gpu_node_update {
+namespace mdops::gpu_node_update {
 
 constexpr int kThreads = 256;
 
@@ -24,24 +22,17 @@ __global__ void __launch_bounds__(kThreads) update_kernel(const NodeUpdateArgs<T
     update_node<kind>(args, k, column);
 }
 
-template <bool kGradients, class T>
-void run(const Gpu& gpu, const NodeUpdateArgs<T>& args) {
+template <class T>
+void run_node_update(const Gpu& gpu, const NodeUpdateArgs<T>& args) {
   if (!args.numbers) return;
   with_activation(args.activation, [&]<Activation kind>() {
-    gpu.launch_for(args.numbers, kThreads, update_kernel<kind, kGradients, T>, args);
+    gpu.launch_for(args.numbers, kThreads,
+                   args.grad ? update_kernel<kind, true, T> : update_kernel<kind, false, T>, args);
   });
 }
 
-}  // namespace gpu_node_update
+}  // namespace mdops::gpu_node_update
 
-template <class T>
-void run_node_update(const Gpu& gpu, const NodeUpdateArgs<T>& args) {
-  gpu_node_update::run<false>(gpu, args);
+namespace mdops {
+using gpu_node_update::run_node_update;
 }
-
-template <class T>
-void run_node_update_gradients(const Gpu& gpu, const NodeUpdateArgs<T>& args) {
-  gpu_node_update::run<true>(gpu, args);
-}
-
-}  // namespace mdops

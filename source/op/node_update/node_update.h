@@ -4,8 +4,6 @@
 //   by z  a f'(z) g      by u  b f'(u) g      by m  c g      for the gradient g by y, which is that by x, too
 #pragma once
 
-#include <cstdint>
-
 #include "common/activation.h"
 
 namespace mdops {

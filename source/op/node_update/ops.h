@@ -1,4 +1,4 @@
-// The ops on nodes after messages. A device has `run_node_update` and `run_node_update_gradients`.
+// The ops on nodes after messages. A device has `run_node_update`.
 #pragma once
 
 #include "common/activation_code.h"
@@ -9,8 +9,8 @@ namespace mdops {
 
 template <class Device, class T>
 struct NodeUpdateOps {
-  static NodeUpdateArgs<T> arguments(Checked<Device>& in, const Tensor& z, const Tensor& u,
-                                     const Tensor& weights, int64_t activation, double threshold) {
+  static NodeUpdateArgs<T> arguments(Checked<Device>& in, Input z, Input u, Input weights, int64_t activation,
+                                     double threshold) {
     NodeUpdateArgs<T> a{};
     in.take(a.z, "z", z, {kAny, kAny});
     a.rows = z.size(0), a.width = z.size(1), a.numbers = z.numel();
@@ -20,8 +20,8 @@ struct NodeUpdateOps {
     return a;
   }
 
-  static Tensor node_update(Checked<Device>& in, const Tensor& x, const Tensor& z, const Tensor& u,
-                            const Tensor& m, const Tensor& weights, int64_t activation, double threshold) {
+  static Tensor node_update(Checked<Device>& in, Input x, Input z, Input u, Input m, Input weights,
+                            int64_t activation, double threshold) {
     auto a = arguments(in, z, u, weights, activation, threshold);
     in.take(a.x, "x", x, {a.rows, a.width});
     in.take(a.m, "m", m, {a.rows, a.width});
@@ -31,11 +31,11 @@ struct NodeUpdateOps {
   }
 
   // By z, u and m.
-  static Outputs<3> node_update_backward(Checked<Device>& in, NodeUpdateArgs<T>& a, const Tensor& grad) {
+  static Outputs<3> node_update_backward(Checked<Device>& in, NodeUpdateArgs<T>& a, Input grad) {
     in.take(a.grad, "grad", grad, {a.rows, a.width});
     Tensor by_z = in.result(a.by_z, {a.rows, a.width}), by_u = in.result(a.by_u, {a.rows, a.width});
     Tensor by_m = in.result(a.by_m, {a.rows, a.width});
-    run_node_update_gradients(in.op, a);
+    run_node_update(in.op, a);
     return {by_z, by_u, by_m};
   }
 

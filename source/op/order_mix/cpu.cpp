@@ -1,4 +1,3 @@
-#include "order_mix/mix.h"
 #include "order_mix/ops.h"
 
 namespace mdops {

@@ -5,16 +5,14 @@
 #include "common/tiles.h"
 #include "order_mix/order_mix.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
 constexpr int kMostSize = 7;  // of a block in registers
 
 // work(size, rows before it, numbers before it, number of signs) for the blocks of equal |m|.
-template <class Work>
-inline __attribute__((always_inline)) void each_block(const OrderShape& shape, const Work& work) {
+MDOPS_INLINE void each_block(const OrderShape& shape, const auto& work) {
   int64_t row = 0, number = 0;
   for (int64_t m = 0; m <= shape.order; ++m) {
     const int64_t size = shape.size(m), signs = m ? 2 : 1;
@@ -24,7 +22,7 @@ inline __attribute__((always_inline)) void each_block(const OrderShape& shape, c
 }
 
 template <class T, class Work>
-inline __attribute__((always_inline)) void each_columns(int64_t columns, const Work& work) {
+MDOPS_INLINE void each_columns(int64_t columns, const Work& work) {
   for (int64_t d = 0; d < columns; d += kLanes<T>)
     with_lanes<T>(std::min<int64_t>(kLanes<T>, columns - d),
                   [&](auto lanes) __attribute__((always_inline)) { work(d, lanes); });
@@ -95,8 +93,6 @@ void outer_numbers(const OrderOuterArgs<T>& args, int64_t from, int64_t to) {
   });
 }
 
-MDOPS_INSTANTIATE(mix_rows)
-MDOPS_INSTANTIATE(outer_numbers)
+MDOPS_INSTANTIATE(mix_rows, outer_numbers)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -1,6 +1,5 @@
 #include "common/cuda.h"
 #include "order_mix/gpu_kernels.h"
-#include "order_mix/mix.h"
 #include "order_mix/ops.h"
 
 namespace mdops {

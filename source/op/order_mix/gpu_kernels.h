@@ -10,9 +10,7 @@
 #include "common/vector.h"
 #include "order_mix/order_mix.h"
 
-namespace mdops {
-
-namespace gpu_order_mix {
+namespace mdops::gpu_order_mix {
 
 constexpr int kThreads = 256;
 
@@ -41,13 +39,11 @@ struct KnownOrders {
 
 // One block's rows, of a column; transposed or not.
 template <int kSize, bool kTransposed, class T>
-__device__ __forceinline__ void mix_block(const T* numbers, const T* x, T* y) {
-#pragma unroll
-  for (int o = 0; o < kSize; ++o) {
+MDOPS_D void mix_block(const T* numbers, const T* x, T* y) {
+  unrolled<kSize>([&](int o) {
     y[o] = 0;
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) y[o] += numbers[kTransposed ? o * kSize + k : k * kSize + o] * x[k];
-  }
+    unrolled<kSize>([&](int k) { y[o] += numbers[kTransposed ? o * kSize + k : k * kSize + o] * x[k]; });
+  });
 }
 
 template <int L, bool kTransposed, class T>
@@ -57,19 +53,16 @@ __global__ void __launch_bounds__(kThreads) known_mix_kernel(const OrderMixArgs<
   if (e >= args.shape.edges) return;
   const int64_t at = e * Own::kRows * Own::kColumns + k % Own::kColumns;
   T x[Own::kRows], y[Own::kRows], numbers[Own::kNumbers];
-#pragma unroll
-  for (int r = 0; r < Own::kRows; ++r) x[r] = __ldg(args.x + at + r * Own::kColumns);
-#pragma unroll
-  for (int q = 0; q < Own::kNumbers; ++q) numbers[q] = __ldg(args.numbers + e * Own::kNumbers + q);
+  unrolled<Own::kRows>([&](int r) { x[r] = __ldg(args.x + at + r * Own::kColumns); });
+  unrolled<Own::kNumbers>([&](int q) { numbers[q] = __ldg(args.numbers + e * Own::kNumbers + q); });
   mix_block<L + 1, kTransposed>(numbers, x, y);
 #pragma unroll
   for (int begin = L + 1; begin < Own::kRows; begin += L)
     mix_block<L, kTransposed>(numbers + Own::kFirst, x + begin, y + begin);
-#pragma unroll
-  for (int r = 0; r < Own::kRows; ++r) {
+  unrolled<Own::kRows>([&](int r) {
     const int64_t place = at + r * Own::kColumns;
     args.y[place] = args.base ? args.base[place] + y[r] : y[r];
-  }
+  });
 }
 
 template <int L, class T>
@@ -96,16 +89,9 @@ __global__ void __launch_bounds__(kThreads) known_outer_kernel(const OrderOuterA
 }
 
 // f<L>() of the degree, if there is one.
-template <class F>
-bool with_known_orders(const OrderShape& shape, const F& f) {
-  if (shape.order != 1 || shape.columns != (shape.degree + 1) * (shape.degree + 1)) return false;
-  if (shape.degree == 2)
-    f.template operator()<2>();
-  else if (shape.degree == 3)
-    f.template operator()<3>();
-  else
-    return false;
-  return true;
+bool with_known_orders(const OrderShape& shape, const auto& f) {
+  return shape.order == 1 && shape.columns == (shape.degree + 1) * (shape.degree + 1) &&
+         with_one_of<2, 3>(shape.degree, f);
 }
 
 template <class T>
@@ -130,8 +116,8 @@ void run_orders(const Gpu& gpu, const OrderOuterArgs<T>& args) {
              args);
 }
 
-}  // namespace gpu_order_mix
+}  // namespace mdops::gpu_order_mix
 
+namespace mdops {
 using gpu_order_mix::run_orders;
-
 }  // namespace mdops

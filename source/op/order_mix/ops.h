@@ -2,16 +2,13 @@
 #pragma once
 
 #include "common/bind.h"
-#include "common/instantiate.h"
 #include "order_mix/mix.h"
-#include "order_mix/order_mix.h"
 
 namespace mdops {
 
 template <class Device, class T>
 struct OrderMixOps {
-  static Tensor order_mix(Checked<Device>& in, const Tensor& numbers, const Tensor& x, int64_t degree,
-                          bool transposed) {
+  static Tensor order_mix(Checked<Device>& in, Input numbers, Input x, int64_t degree, bool transposed) {
     OrderMixArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny, kAny});
     a.shape = shape_of(in.op, x, degree), a.transposed = transposed;
@@ -21,7 +18,7 @@ struct OrderMixOps {
     return y;
   }
 
-  static Tensor order_mix_outer(Checked<Device>& in, const Tensor& x, const Tensor& y, int64_t degree) {
+  static Tensor order_mix_outer(Checked<Device>& in, Input x, Input y, int64_t degree) {
     OrderOuterArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny, kAny});
     a.shape = shape_of(in.op, x, degree);
@@ -34,7 +31,7 @@ struct OrderMixOps {
   MDOPS_IMPLEMENT_FLOATS(OrderMixOps, order_mix, order_mix_outer)
 
  private:
-  static OrderShape shape_of(const Op& op, const Tensor& x, int64_t degree) {
+  static OrderShape shape_of(const Op& op, Input x, int64_t degree) {
     if (degree < 0 || degree > 64) fail(op, "argument `degree` is ", degree, ", expected 0 to 64");
     OrderShape shape{x.size(0), degree, 0, x.size(2)};
     while (shape.order < degree && shape.rows() < x.size(1)) ++shape.order;

@@ -9,8 +9,6 @@
 // Each is linear in both of its arguments, and the gradients of each are the others.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "common/math.h"
 

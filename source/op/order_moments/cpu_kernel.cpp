@@ -8,8 +8,7 @@
 #include "gemm/product.h"
 #include "order_moments/order_moments.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -72,8 +71,7 @@ class NodeMoments {
  private:
   // The columns of edges' matrices: t_0, times the weight forward; t_- and t_+ side by side, and backward t_+
   // and -t_-.
-  template <class WeightOf>
-  void stage(const WeightOf& weight_of) {
+  void stage(const auto& weight_of) {
     for (int64_t i = 0; i < count_; ++i) {
       const T* const turn = args_.turn + edge_[i] * shape_.matrix();
       const T weight = weight_of(edge_[i]);
@@ -98,8 +96,7 @@ class NodeMoments {
   bool copies_rows() const { return args_.of.order || has_groups(); }
 
   // f(place, zero) for the numbers of a group of channels in some rows.
-  template <class F>
-  void each_of_group(int64_t g, int64_t numbers, const F& f) const {
+  void each_of_group(int64_t g, int64_t numbers, const auto& f) const {
     const int64_t size = has_groups() ? shape_.channels / shape_.groups : numbers;
     for (int64_t first = g * size; first < numbers; first += has_groups() ? shape_.channels : numbers)
       each_piece<T>(size, [&](int64_t c, auto zero) { f(first + c, zero); });
@@ -174,8 +171,7 @@ class NodeMoments {
   }
 
   // end(edge, column, vector, its valid lanes) for rows times a matrix with `columns` columns.
-  template <class End>
-  void product(const ByRow<T>& x, int64_t depth, const Panels<T>& weights, int64_t columns, const End& end) {
+  void product(const ByRow<T>& x, int64_t depth, const Panels<T>& weights, int64_t columns, const auto& end) {
     gemm_to(count_, depth, x, weights,
             [&](int64_t i, int64_t column, const V& z) __attribute__((always_inline)) {
               with_lanes<T>(std::min<int64_t>(kLanes<T>, columns - column),
@@ -271,8 +267,6 @@ void order_moments_of(const OrderMomentArgs<T>& args, int64_t from, int64_t to, 
   for (int64_t n = from; n < to; ++n) moments.run(n);
 }
 
-MDOPS_INSTANTIATE(order_moment_scratch)
-MDOPS_INSTANTIATE(order_moments_of)
+MDOPS_INSTANTIATE(order_moment_scratch, order_moments_of)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

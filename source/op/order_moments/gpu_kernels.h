@@ -10,9 +10,7 @@
 #include "graph/gpu_rows.h"
 #include "order_moments/order_moments.h"
 
-namespace mdops {
-
-namespace gpu_order_moments {
+namespace mdops::gpu_order_moments {
 
 constexpr int kAhead = 2;  // edges whose rows are loaded ahead
 
@@ -47,7 +45,7 @@ template <class K>
 struct Entry {
   int place, of_matrix;
 
-  __device__ __forceinline__ explicit Entry(int k) {
+  MDOPS_D explicit Entry(int k) {
     const int part = k < K::kColumns ? 0 : k < K::kColumns + K::kTurned ? 1 : 2;
     const int d = part == 0 ? k : k - K::kColumns - (part - 1) * K::kTurned + 1;
     place = part == 0 ? d : K::kMiddle + (part - 1) * K::kSign + d - 1;
@@ -65,8 +63,7 @@ struct Chunk {
   int edge[K::kChunk];
 
   // Loads the edges at places [p, p + count). All threads of the block call it.
-  __device__ __forceinline__ void load(const OrderMomentArgs<typename K::T>& args, int64_t n, int64_t p,
-                                       int count) {
+  MDOPS_D void load(const OrderMomentArgs<typename K::T>& args, int64_t n, int64_t p, int count) {
     __syncthreads();
     for (int i = threadIdx.x; i < count; i += K::kThreads) {
       const int64_t e = gpu_graph_rows::row_at(args.of, n, p + i);
@@ -100,7 +97,7 @@ template <class T, int kCount>
 struct Numbers {
   T of[(kCount + 3) / 4 * 4];
 
-  __device__ __forceinline__ explicit Numbers(const T* from) {
+  MDOPS_D explicit Numbers(const T* from) {
 #pragma unroll
     for (int k = 0; k < kCount; k += kVectorSize<T>) {
       const Vector<T, kVectorSize<T>> some(from + k);
@@ -113,8 +110,7 @@ struct Numbers {
 // Calls f(i, numbers) for a chunk's edges in order, with a lane's channel of kCount rows each. The next
 // edges' rows are loaded ahead: without conditions, so that no load waits where it is issued.
 template <int kCount, class K, class F>
-__device__ __forceinline__ void each_edge(const Chunk<K>& chunk, const typename K::T* y, int count,
-                                          const F& f) {
+MDOPS_D void each_edge(const Chunk<K>& chunk, const typename K::T* y, int count, const F& f) {
   using T = typename K::T;
   T next[kAhead][kCount];
   const auto ask = [&](int u, int i) {
@@ -234,7 +230,7 @@ MDOPS_HD constexpr int power_of_two(int count) {
 
 // Sums kCount numbers over kLanes adjacent lanes, and writes the sums side by side.
 template <int kCount, int kLanes, class T>
-__device__ __forceinline__ void write_sums(T* numbers, T* to) {
+MDOPS_D void write_sums(T* numbers, T* to) {
   constexpr int kAtOnce = power_of_two(kCount) < kLanes ? power_of_two(kCount) : kLanes;
   constexpr int kOfNumber = kLanes / kAtOnce;
 #pragma unroll
@@ -253,8 +249,7 @@ struct Parts {
   T sums[K::kChunk][K::kOfEdge];
 
   // Sums them for a chunk's edges, by all threads; a warp has an edge.
-  __device__ __forceinline__ void finish(const OrderMomentArgs<typename K::T>& args, const Chunk<K>& chunk,
-                                         int count) {
+  MDOPS_D void finish(const OrderMomentArgs<typename K::T>& args, const Chunk<K>& chunk, int count) {
     __syncthreads();
     const int lane = lane_index();
     for (int i = warp_index(); i < count; i += K::kWarps) {
@@ -485,13 +480,7 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const OrderMomentArg
 template <class T, class F>
 bool with_known(const OrderMomentShape& shape, const F& f) {
   const auto with_degree = [&]<int channels, int groups>() {
-    if (shape.degree == 1)
-      f.template operator()<1, channels, groups>();
-    else if (shape.degree == 2)
-      f.template operator()<2, channels, groups>();
-    else if (shape.degree == 3)
-      f.template operator()<3, channels, groups>();
-    return shape.degree >= 1 && shape.degree <= 3;
+    return with_one_of<1, 2, 3>(shape.degree, [&]<int L>() { f.template operator()<L, channels, groups>(); });
   };
   if constexpr (sizeof(T) == sizeof(float)) {
     if (shape.groups == 2 && shape.channels == 32) return with_degree.template operator()<32, 2>();
@@ -520,8 +509,8 @@ void run_order_moments(const Gpu& gpu, const OrderMomentArgs<T>& args) {
       : gpu.launch_for(shape.nodes * shape.columns() * shape.numbers(), kThreads, moment_kernel<T>, args);
 }
 
-}  // namespace gpu_order_moments
+}  // namespace mdops::gpu_order_moments
 
+namespace mdops {
 using gpu_order_moments::run_order_moments;
-
 }  // namespace mdops

@@ -10,8 +10,8 @@ namespace mdops {
 
 template <class Device, class T>
 struct OrderMomentOps {
-  static OrderMomentArgs<T> arguments(Checked<Device>& in, const Tensor& turn, const Tensor& y,
-                                      const Tensor& weight, NodeIndex index) {
+  static OrderMomentArgs<T> arguments(Checked<Device>& in, Input turn, Input y, Input weight,
+                                      NodeIndex index) {
     OrderMomentArgs<T> a{};
     in.take(a.turn, "turn", turn, {kAny, kAny, kAny});
     const int64_t edges = turn.size(0), degree = turn.size(1) / 3;
@@ -37,7 +37,7 @@ struct OrderMomentOps {
   }
 
   // The gradients by turn, y and weight.
-  static Outputs<3> order_moments_backward(Checked<Device>& in, OrderMomentArgs<T>& a, const Tensor& grad) {
+  static Outputs<3> order_moments_backward(Checked<Device>& in, OrderMomentArgs<T>& a, Input grad) {
     in.give(a.grad, "grad", grad, {a.shape.nodes, a.shape.columns(), a.shape.numbers()});
     const int64_t edges = a.shape.edges, rows = a.shape.rows();
     Tensor by_turn = in.result(a.by_turn, {edges, rows, a.shape.columns()});

@@ -18,8 +18,6 @@
 //   by w     the sum over its channels of t times the gradients by t without w
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "common/math.h"
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <type_traits>
 
 #include "common/gpu.h"
@@ -21,7 +20,7 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp, kWidth = 32, kSteps = k
 
 // A matrix in two parts, in the layout of products: depth 8 t + 2 step and the next, column 8 (g / 2) + 2
 // tile + g % 2.
-__device__ __forceinline__ void place_weights(const float* from, int of_depth, int of_column, uint4* to) {
+MDOPS_D void place_weights(const float* from, int of_depth, int of_column, uint4* to) {
   const int lane = lane_index(), g = lane / 4, t = lane % 4;
   for (int at = threadIdx.x; at < kSteps * kSteps * kWarp; at += kThreads) {
     const int tile = at / kWarp % kSteps, step = at / kWarp / kSteps;
@@ -35,33 +34,28 @@ __device__ __forceinline__ void place_weights(const float* from, int of_depth, i
 using Numbers = float[2][kWidth / 4];
 
 // z = z + A W
-__device__ __forceinline__ void multiply(Numbers& z, const Numbers& a, const uint4* weights) {
+MDOPS_D void multiply(Numbers& z, const Numbers& a, const uint4* weights) {
   float large[kSteps][4] = {}, small[kSteps][4] = {};
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
+  unrolled<kSteps>([&](int step) {
     uint32_t high[4], low[4];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) split_to(high[k], low[k], a[k % 2][2 * step + k / 2]);
-#pragma unroll
-    for (int tile = 0; tile < kSteps; ++tile) {
+    unrolled<4>([&](int k) { split_to(high[k], low[k], a[k % 2][2 * step + k / 2]); });
+    unrolled<kSteps>([&](int tile) {
       const uint4 b = weights[(step * kSteps + tile) * kWarp + lane_index()];
       multiply_8(small[tile], low, b.x, b.y);
       multiply_8(small[tile], high, b.z, b.w);
       multiply_8(large[tile], high, b.x, b.y);
-    }
-  }
+    });
+  });
   unrolled<kSteps, 4>(
       [&](int tile, int k) { z[k / 2][2 * tile + k % 2] += large[tile][k] + small[tile][k]; });
 }
 
-__device__ __forceinline__ void read_eight(float (&to)[8], const float* from, bool there) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
+MDOPS_D void read_eight(float (&to)[8], const float* from, bool there) {
+  unrolled<2>([&](int half) {
     Vector<float, 4> four;
     if (there) four = Vector<float, 4>(from + 4 * half);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) to[4 * half + k] = four[k];
-  }
+    unrolled<4>([&](int k) { to[4 * half + k] = four[k]; });
+  });
 }
 
 template <Activation kind, bool kBack>
@@ -78,14 +72,12 @@ __global__ void __launch_bounds__(kThreads) tensor_kernel(OwnMessageArgs<float> 
   for (int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; tile < tiles;
        tile += static_cast<int64_t>(gridDim.x) * kWarps) {
     Numbers x, z, grad;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    unrolled<2>([&](int r) {
       const int64_t row = 16 * tile + g + 8 * r;
       read_eight(x[r], args.x + row * kWidth + column, row < args.rows);
       if constexpr (kBack) read_eight(grad[r], args.grad + row * kWidth + column, row < args.rows);
-#pragma unroll
-      for (int k = 0; k < 8; ++k) z[r][k] = bias[k];
-    }
+      unrolled<8>([&](int k) { z[r][k] = bias[k]; });
+    });
     multiply(z, x, weights);
     unrolled<2, 8>([&](int r, int k) {
       float y, slope;
@@ -97,18 +89,15 @@ __global__ void __launch_bounds__(kThreads) tensor_kernel(OwnMessageArgs<float> 
     });
     if constexpr (kBack) multiply(grad, z, transposed);
     const Numbers& found = kBack ? grad : z;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    unrolled<2>([&](int r) {
       const int64_t row = 16 * tile + g + 8 * r;
-      if (row >= args.rows) continue;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      if (row >= args.rows) return;
+      unrolled<2>([&](int half) {
         Vector<float, 4> four;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) four[k] = found[r][4 * half + k];
+        unrolled<4>([&](int k) { four[k] = found[r][4 * half + k]; });
         four.store(args.out + row * kWidth + column + 4 * half);
-      }
-    }
+      });
+    });
   }
 }
 

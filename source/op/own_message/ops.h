@@ -9,9 +9,8 @@ namespace mdops {
 
 template <class Device, class T>
 struct OwnMessageOps {
-  static OwnMessageArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& weight,
-                                     const Tensor& bias, const Tensor& factor, double keep,
-                                     int64_t activation, double threshold) {
+  static OwnMessageArgs<T> arguments(Checked<Device>& in, Input x, Input weight, Input bias, Input factor,
+                                     double keep, int64_t activation, double threshold) {
     OwnMessageArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny});
     a.rows = x.size(0), a.width = x.size(1);
@@ -30,7 +29,7 @@ struct OwnMessageOps {
     return y;
   }
 
-  static Tensor own_message_backward(Checked<Device>& in, OwnMessageArgs<T>& a, const Tensor& grad) {
+  static Tensor own_message_backward(Checked<Device>& in, OwnMessageArgs<T>& a, Input grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     return own_message(in, a);
   }

@@ -4,8 +4,6 @@
 //   by x  keep g + (g s f'(z)) W^T
 #pragma once
 
-#include <cstdint>
-
 #include "common/activation.h"
 #include "common/isa.h"
 #include "common/math.h"

@@ -11,7 +11,7 @@ struct Least {
   double value;
   bool unordered = false;
 
-  inline __attribute__((always_inline)) void take(double r2) {
+  MDOPS_INLINE void take(double r2) {
     value = r2 < value ? r2 : value;
     unordered |= r2 != r2;
   }
@@ -20,9 +20,7 @@ struct Least {
 
 // f(type, neighbour, pair vector, its square) for an atom's slots [slot, end) of neighbours of a type.
 // Returns false if the list names an atom that does not exist.
-template <class F>
-inline __attribute__((always_inline)) bool each_of_type(const ListArgs& list, int64_t i, int64_t slot,
-                                                        int64_t end, const F& f) {
+MDOPS_INLINE bool each_of_type(const ListArgs& list, int64_t i, int64_t slot, int64_t end, const auto& f) {
   const double *x = list.positions, *xi = x + 3 * i;
   const double* cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
   const uint64_t atoms = static_cast<uint64_t>(list.atoms);
@@ -37,8 +35,7 @@ inline __attribute__((always_inline)) bool each_of_type(const ListArgs& list, in
 }
 
 // f(type, first slot, end) for an atom; false as soon as f returns false.
-template <class F>
-inline __attribute__((always_inline)) bool each_type(const ListArgs& list, int64_t i, const F& f) {
+MDOPS_INLINE bool each_type(const ListArgs& list, int64_t i, const auto& f) {
   int64_t slot = i * list.list_width;
   for (int t = 0; t < list.ntypes; ++t) {
     const int64_t end = slot + list.counts[i * list.ntypes + t];

@@ -25,9 +25,8 @@ PotentialArgs<double> sizes_of(const ListArgs& list, double cutoff) {
 
 // work(first, end, row, the thread's sums) for pieces of [0, count), in as many threads as there are shares;
 // it returns an atom with an invalid list, or -1.
-template <class Work>
 void in_threads(const Op& op, const ListArgs& list, const SpatialOrder& space, int64_t count,
-                const StepResults<double>& results, std::vector<Share<double>>& shares, const Work& work) {
+                const StepResults<double>& results, std::vector<Share<double>>& shares, const auto& work) {
   const PotentialArgs<double> sizes = sizes_of(list, 0);
   const int64_t threads = static_cast<int64_t>(shares.size());
   parallel(threads, 1, [&](int64_t begin, int64_t end) {

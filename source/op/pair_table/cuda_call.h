@@ -16,7 +16,7 @@ inline void run_table(const CudaOp& op, const ListArgs& list, const TableArgs& t
 }
 
 // Another model's sums; `of_atoms` may be empty.
-inline OtherSums other_sums(const Tensor& forces, const Tensor& virial, const Tensor& of_atoms) {
+inline OtherSums other_sums(Input forces, Input virial, Input of_atoms) {
   return {data_of(forces), data_of(virial), data_of(of_atoms.size(0) ? &of_atoms : nullptr)};
 }
 

@@ -33,12 +33,12 @@ struct BlendAtoms {
   int64_t blocks;
 };
 
-__device__ __forceinline__ double table_sum(const int64_t* parts, int columns) {
+MDOPS_D double table_sum(const int64_t* parts, int columns) {
   return static_cast<double>(parts[0]) * kTableUnit + static_cast<double>(parts[columns]) * kTableFine;
 }
 
 // The two integers of a term. Returns false for one that is too large.
-__device__ __forceinline__ bool table_term(double x, double small, int64_t* whole, int64_t* rest) {
+MDOPS_D bool table_term(double x, double small, int64_t* whole, int64_t* rest) {
   const bool fits = fabs(x) < kMostTableTerm;
   *whole = fits && !(fabs(x) < small) ? __double2ll_rn(x / kTableUnit) : 0;
   *rest = fits ? __double2ll_rn((x - static_cast<double>(*whole) * kTableUnit) / kTableFine) : 0;
@@ -65,8 +65,7 @@ struct RowReport {
 
 // Calls work(i), by a warp each, for a block's items from `first` to `end` with busy(i). The items are at
 // most a warp's lanes; busy(i) is called once each by a thread. All threads must call it.
-template <class Busy, class Work>
-__device__ __forceinline__ void each_busy(int64_t first, int64_t end, const Busy& busy, const Work& work) {
+MDOPS_D void each_busy(int64_t first, int64_t end, const auto& busy, const auto& work) {
   __shared__ int32_t of_block[kWarp];
   __shared__ int count;
   const int lane = lane_index();
@@ -311,8 +310,7 @@ class BlendRow {
   }
 
   // Calls work(j, d, r, du/dr / r, w / r) by all lanes, for a neighbour of each, after `add_up`; j < 0: none.
-  template <class Work>
-  __device__ void each(const Work& work) const {
+  __device__ void each(const auto& work) const {
     if (count_ <= kRoom) {
 #pragma unroll 1
       for (int first = 0; first < count_; first += kWarp) {
@@ -375,9 +373,8 @@ struct BlendMemory {
 
 // The energy of atom i in a blend; adds to the sums its pairs, and the weight's slope times the difference of
 // energies.
-__device__ __forceinline__ double blended_atom(const ListArgs& list, const TableArgs& table,
-                                               const GpuTableTask& task, int64_t i, double weight,
-                                               BlendMemory& memory, PairAdder& adder, bool* good) {
+MDOPS_D double blended_atom(const ListArgs& list, const TableArgs& table, const GpuTableTask& task, int64_t i,
+                            double weight, BlendMemory& memory, PairAdder& adder, bool* good) {
   BlendRow row(list, table, task.near, i, memory.row);
   *good &= row.whole();
   NearSums around;
@@ -393,9 +390,8 @@ __device__ __forceinline__ double blended_atom(const ListArgs& list, const Table
 }
 
 // The energy of atom i; adds its pairs to the sums.
-__device__ __forceinline__ double table_atom(const ListArgs& list, const TableArgs& table, int64_t i,
-                                             double weight, const GpuTableResults& out, PairAdder& adder,
-                                             double* least, bool* good) {
+MDOPS_D double table_atom(const ListArgs& list, const TableArgs& table, int64_t i, double weight,
+                          const GpuTableResults& out, PairAdder& adder, double* least, bool* good) {
   double energy = 0;
   RowReport report(table.cutoff);
   const int64_t row = static_cast<int64_t>(list.types[i]) * list.ntypes;
@@ -415,9 +411,8 @@ __device__ __forceinline__ double table_atom(const ListArgs& list, const TableAr
 }
 
 // Writes an atom's results, by a lane.
-__device__ __forceinline__ void end_atom(const ListArgs& list, const TableSums& sums,
-                                         const GpuTableResults& out, int64_t i, double energy, double least,
-                                         bool good, RowKind kind) {
+MDOPS_D void end_atom(const ListArgs& list, const TableSums& sums, const GpuTableResults& out, int64_t i,
+                      double energy, double least, bool good, RowKind kind) {
   out.energy[i] = good ? energy : not_a_number<double>();
   out.nearest[i] = kind == RowKind::wrong ? not_a_number<double>() : least;
   const int system = list.batch[i];
@@ -425,9 +420,8 @@ __device__ __forceinline__ void end_atom(const ListArgs& list, const TableSums& 
 }
 
 // By a lane: writes the results of an atom without weight. Returns whether it does have weight.
-__device__ __forceinline__ bool answer_idle(const ListArgs& list, const TableArgs& table,
-                                            const GpuTableResults& out, int64_t i, double energy,
-                                            const double* weight) {
+MDOPS_D bool answer_idle(const ListArgs& list, const TableArgs& table, const GpuTableResults& out, int64_t i,
+                         double energy, const double* weight) {
   out.energy[i] = energy, out.nearest[i] = table.cutoff;
   for (int t = 0; t < list.ntypes; ++t) out.within[i * list.ntypes + t] = 0;
   return !(weight && weight[i] == 0);
@@ -489,7 +483,7 @@ static __global__ void __launch_bounds__(kBlendThreads)
 }
 
 // The n-th of the listed atoms, or -1. All lanes must call it.
-__device__ __forceinline__ int64_t busy_atom(const BlendAtoms& busy, int64_t n) {
+MDOPS_D int64_t busy_atom(const BlendAtoms& busy, int64_t n) {
   const int lane = lane_index();
   for (int64_t block = 0; block < busy.blocks; block += kWarp) {
     const int own = block + lane < busy.blocks ? busy.counts[block + lane] : 0;

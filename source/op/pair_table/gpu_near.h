@@ -11,7 +11,7 @@ namespace mdops {
 constexpr int kNearThreads = 128, kNearBlocks = 5;
 
 // The kind of atom i's row; an invalid system makes it wrong.
-__device__ __forceinline__ RowKind table_row(const ListArgs& list, int64_t i) {
+MDOPS_D RowKind table_row(const ListArgs& list, int64_t i) {
   if (list.batch[i] < 0 || list.batch[i] >= list.systems) return RowKind::wrong;
   return row_kind(list.types[i], list.ntypes, list.counts + i * list.ntypes, list.list_width);
 }
@@ -19,9 +19,8 @@ __device__ __forceinline__ RowKind table_row(const ListArgs& list, int64_t i) {
 // Calls work(slot, j, d, r2) by all lanes for one warp of slots after the other in [begin, end) of atom i; j
 // < 0: a lane has no neighbour. `kAtOnce` positions are loaded at once, and as many next entries of the list.
 // Returns false if the list names an atom that does not exist.
-template <class Work>
-__device__ __forceinline__ bool each_warp_of_slots(const ListArgs& list, int64_t i, int64_t begin,
-                                                   int64_t end, const Work& work) {
+MDOPS_D bool each_warp_of_slots(const ListArgs& list, int64_t i, int64_t begin, int64_t end,
+                                const auto& work) {
   constexpr int kAtOnce = 2;
   const double *xi = list.positions + 3 * i, *cell = list.cell + 9 * static_cast<int64_t>(list.batch[i]);
   bool whole = true;
@@ -58,9 +57,7 @@ __device__ __forceinline__ bool each_warp_of_slots(const ListArgs& list, int64_t
 }
 
 // The same for a lane's own neighbours.
-template <class Work>
-__device__ __forceinline__ bool each_slot(const ListArgs& list, int64_t i, int64_t begin, int64_t end,
-                                          const Work& work) {
+MDOPS_D bool each_slot(const ListArgs& list, int64_t i, int64_t begin, int64_t end, const auto& work) {
   return each_warp_of_slots(list, i, begin, end, [&](int64_t slot, int32_t j, const double* d, double r2) {
     if (j >= 0) work(slot, j, d, r2);
   });
@@ -68,9 +65,8 @@ __device__ __forceinline__ bool each_slot(const ListArgs& list, int64_t i, int64
 
 // Calls work(t, j, d, r2, masked) for the neighbours within the cutoff, and after each type with neighbours
 // done(t), by all lanes. Returns false if the list names an atom that does not exist. All lanes must call it.
-template <class Work, class Done>
-__device__ __forceinline__ bool each_of_row(const ListArgs& list, const bool* pair_mask, double cutoff,
-                                            int64_t i, const Work& work, const Done& done) {
+MDOPS_D bool each_of_row(const ListArgs& list, const bool* pair_mask, double cutoff, int64_t i,
+                         const auto& work, const auto& done) {
   bool whole = true;
   int64_t slot = i * list.list_width;
   for (int t = 0; t < list.ntypes; ++t) {
@@ -88,8 +84,7 @@ __device__ __forceinline__ bool each_of_row(const ListArgs& list, const bool* pa
 
 // Calls work(t, j, d, r2) by all lanes for one warp of an atom's neighbours after the other, of any types; j
 // < 0: a lane has none. Returns as `each_of_row`.
-template <class Work>
-__device__ __forceinline__ bool each_warp_of_neighbors(const ListArgs& list, int64_t i, const Work& work) {
+MDOPS_D bool each_warp_of_neighbors(const ListArgs& list, int64_t i, const auto& work) {
   const int32_t* counts = list.counts + i * list.ntypes;
   const int64_t first = i * list.list_width;
   int count = 0;
@@ -103,8 +98,7 @@ __device__ __forceinline__ bool each_warp_of_neighbors(const ListArgs& list, int
 }
 
 // The same for a lane's own neighbours.
-template <class Work>
-__device__ __forceinline__ bool each_neighbor(const ListArgs& list, int64_t i, const Work& work) {
+MDOPS_D bool each_neighbor(const ListArgs& list, int64_t i, const auto& work) {
   return each_warp_of_neighbors(list, i, [&](int t, int32_t j, const double* d, double r2) {
     if (j >= 0) work(t, j, d, r2);
   });
@@ -136,7 +130,7 @@ struct RunningSums {
 };
 
 // c of an atom with a real row; NaN if the list names an atom that does not exist. All lanes get it.
-__device__ __forceinline__ double row_weight(const ListArgs& list, const NearArgs& near, int64_t i) {
+MDOPS_D double row_weight(const ListArgs& list, const NearArgs& near, int64_t i) {
   const bool* mask = near.pair_mask + static_cast<int64_t>(list.types[i]) * list.ntypes;
   RunningSums around(near.decay);
   const bool whole = each_neighbor(list, i, [&](int t, int32_t, const double*, double r2) {
@@ -150,8 +144,7 @@ __device__ __forceinline__ double row_weight(const ListArgs& list, const NearArg
 // The same, with room for the neighbours that count, of one warp: most are too far to have a weight, and
 // small loops are fastest, as instructions must be fetched, too.
 constexpr int kNearRoom = 192;
-__device__ __forceinline__ double row_weight_with(const ListArgs& list, const NearArgs& near, int64_t i,
-                                                  double* room) {
+MDOPS_D double row_weight_with(const ListArgs& list, const NearArgs& near, int64_t i, double* room) {
   const bool* mask = near.pair_mask + static_cast<int64_t>(list.types[i]) * list.ntypes;
   const double inverse = 1 / near.decay, cutoff2 = near.cutoff * near.cutoff;
   const unsigned before = (1u << lane_index()) - 1;

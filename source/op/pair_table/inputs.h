@@ -8,9 +8,8 @@
 
 namespace mdops {
 
-inline ListArgs take_list(auto& in, const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                          const Tensor& types, const Tensor& neighbors, const Tensor& images,
-                          const Tensor& counts) {
+inline ListArgs take_list(auto& in, Input positions, Input cell, Input batch, Input types, Input neighbors,
+                          Input images, Input counts) {
   ListArgs a{};
   in.take(a.positions, "positions", positions, {kAny, 3});
   in.take(a.cell, "cell", cell, {kAny, 3, 3});
@@ -26,8 +25,8 @@ inline ListArgs take_list(auto& in, const Tensor& positions, const Tensor& cell,
   return a;
 }
 
-inline NearArgs take_near(auto& in, const Tensor& pair_mask, int64_t ntypes, double cutoff, double decay,
-                          double low, double high) {
+inline NearArgs take_near(auto& in, Input pair_mask, int64_t ntypes, double cutoff, double decay, double low,
+                          double high) {
   NearArgs a{nullptr, cutoff, decay, low, high};
   in.take(a.pair_mask, "near_mask", pair_mask, {ntypes, ntypes});
   check_positive(in.op, "near_cutoff", cutoff);
@@ -37,9 +36,8 @@ inline NearArgs take_near(auto& in, const Tensor& pair_mask, int64_t ntypes, dou
   return a;
 }
 
-inline TableArgs take_table(auto& in, const char* mask_name, const Tensor& pair_mask,
-                            const Tensor& coefficients, int64_t ntypes, double first, double step,
-                            double cutoff) {
+inline TableArgs take_table(auto& in, const char* mask_name, Input pair_mask, Input coefficients,
+                            int64_t ntypes, double first, double step, double cutoff) {
   TableArgs a{};
   in.take(a.pair_mask, mask_name, pair_mask, {ntypes, ntypes});
   in.take(a.coefficients, "coefficients", coefficients, {ntypes, ntypes, kAny, 4});
@@ -58,9 +56,8 @@ struct BlendArgs {
   bool blends;
 };
 
-inline BlendArgs take_blend(auto& in, const ListArgs& list, const Tensor& weight, const Tensor& other,
-                            const Tensor& forces, const Tensor& virial, const Tensor& of_atoms,
-                            bool atom_virial) {
+inline BlendArgs take_blend(auto& in, const ListArgs& list, Input weight, Input other, Input forces,
+                            Input virial, Input of_atoms, bool atom_virial) {
   BlendArgs a{};
   const int64_t atoms = list.atoms, of = atom_virial ? atoms : 0;
   in.take(a.weight, "weight", weight, {weight.size(0) ? atoms : 0});
@@ -69,8 +66,8 @@ inline BlendArgs take_blend(auto& in, const ListArgs& list, const Tensor& weight
   if (!weight.size(0)) a.weight = nullptr;
   if (a.blends && !a.weight) fail(in.op, "argument `other` is given without `weight`");
   // Without atoms, the sums' shapes tell whether they are given.
-  const auto is_there = [&](const Tensor& sum) { return a.blends || (atoms == 0 && sum.dim() > 1); };
-  const auto take = [&](const double*& to, const char* name, const Tensor& sum,
+  const auto is_there = [&](Input sum) { return a.blends || (atoms == 0 && sum.dim() > 1); };
+  const auto take = [&](const double*& to, const char* name, Input sum,
                         std::initializer_list<int64_t> shape) {
     in.take(to, name, sum, is_there(sum) ? shape : std::initializer_list<int64_t>{0});
   };

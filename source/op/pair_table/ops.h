@@ -8,9 +8,8 @@ namespace mdops {
 
 template <class Device>
 struct PairTableOps {
-  static Outputs<3> near_weight(Checked<Device>& in, const Tensor& positions, const Tensor& cell,
-                                const Tensor& batch, const Tensor& types, const Tensor& neighbors,
-                                const Tensor& images, const Tensor& counts, const Tensor& near_mask,
+  static Outputs<3> near_weight(Checked<Device>& in, Input positions, Input cell, Input batch, Input types,
+                                Input neighbors, Input images, Input counts, Input near_mask,
                                 double near_cutoff, double decay, double low, double high) {
     const ListArgs list = take_list(in, positions, cell, batch, types, neighbors, images, counts);
     const NearArgs near = take_near(in, near_mask, list.ntypes, near_cutoff, decay, low, high);
@@ -22,12 +21,10 @@ struct PairTableOps {
     return {weight, within, nearest};
   }
 
-  static Outputs<6> pair_table(Checked<Device>& in, const Tensor& positions, const Tensor& cell,
-                               const Tensor& batch, const Tensor& types, const Tensor& neighbors,
-                               const Tensor& images, const Tensor& counts, const Tensor& pair_mask,
-                               const Tensor& coefficients, const Tensor& weight, const Tensor& other,
-                               const Tensor& other_forces, const Tensor& other_virial,
-                               const Tensor& other_atom_virial, const Tensor& near_mask, double first,
+  static Outputs<6> pair_table(Checked<Device>& in, Input positions, Input cell, Input batch, Input types,
+                               Input neighbors, Input images, Input counts, Input pair_mask,
+                               Input coefficients, Input weight, Input other, Input other_forces,
+                               Input other_virial, Input other_atom_virial, Input near_mask, double first,
                                double step, double cutoff, double near_cutoff, double decay, double low,
                                double high, bool atom_virial) {
     const ListArgs list = take_list(in, positions, cell, batch, types, neighbors, images, counts);

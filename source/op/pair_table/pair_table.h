@@ -11,7 +11,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 
 #include "common/math.h"
 #include "common/pairs.h"

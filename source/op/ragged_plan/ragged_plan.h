@@ -43,7 +43,7 @@ MDOPS_HD void write_pieces(const PlanArgs& args, int64_t b, int64_t tiles, int64
 // A device overloads `fill_plan` for the call of the op.
 template <class Device>
 struct RaggedPlanOps {
-  static Tensor ragged_plan(Checked<Device>& in, const Tensor& offsets, int64_t max_total, int64_t max_batch,
+  static Tensor ragged_plan(Checked<Device>& in, Input offsets, int64_t max_total, int64_t max_batch,
                             int64_t max_length) {
     PlanArgs a{};
     in.take(a.offsets, "offsets", offsets, {kAny});

@@ -10,8 +10,6 @@
 //                     by w   sum over rows of r G J(P)
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "common/math.h"
 

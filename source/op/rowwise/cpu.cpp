@@ -33,8 +33,7 @@ static void run_add_norm(const Op& op, const AddNormArgs<T>& args, const NormSum
 
 MDOPS_IN_PIECES(run_layer_output, LayerOutputArgs, layer_output_rows, args.rows, kRowBlock)
 
-template <class Curve>
-static void run_curve(const Op&, const Curve& args) {
+static void run_curve(const Op&, const auto& args) {
   parallel_each(args.count, 4096, [&](int64_t k) { args.run(k); });
 }
 

@@ -40,8 +40,7 @@ void normalize_in_pass(const CudaOp& op, const NormalizeArgs<T>& args) {
   });
 }
 
-template <class F>
-void with_norm_width(const CudaOp& op, int64_t width, const F& f) {
+void with_norm_width(const CudaOp& op, int64_t width, const auto& f) {
   using gpu_add_norm::kWidestNorm;
   if (width <= 4 * kWarp) return f.template operator()<4>();
   if (width <= kWidestNorm) return f.template operator()<kWidestNorm / kWarp>();

@@ -2,9 +2,8 @@
 // then over the blocks, always in the same order.
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu.h"
+#include "common/gpu_unroll.h"
 #include "common/rows.h"
 #include "common/vector.h"
 #include "gemm/gpu_memory.h"
@@ -17,12 +16,11 @@ constexpr int kWidestNorm = 512;
 
 // f(number's place, column) for the columns of this lane.
 template <int N, class F>
-__device__ __forceinline__ void each_column(int64_t width, const F& f) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
+MDOPS_D void each_column(int64_t width, const F& f) {
+  unrolled<N>([&](int i) {
     const int64_t column = lane_index() + i * kWarp;
     if (column < width) f(i, column);
-  }
+  });
 }
 
 // Rows up to 32 N wide. Shared memory has each warp's sums.
@@ -94,11 +92,10 @@ constexpr int kNarrow = 32, kNarrowLanes = kNarrow / 4;  // columns, four a lane
 
 // Four adjacent numbers; `placed` if they are 16-byte aligned.
 template <bool placed>
-__device__ __forceinline__ Vector<float, 4> four_at(const float* from) {
+MDOPS_D Vector<float, 4> four_at(const float* from) {
   if constexpr (placed) return Vector<float, 4>(from);
   Vector<float, 4> found;
-#pragma unroll
-  for (int k = 0; k < 4; ++k) found[k] = from[k];
+  unrolled<4>([&](int k) { found[k] = from[k]; });
   return found;
 }
 
@@ -125,28 +122,23 @@ __global__ void __launch_bounds__(kThreads) narrow_norm_kernel(AddNormArgs<float
     if (there) n = four_at<placed>(p.x + at);
     if (there && p.y) {
       const Four y = four_at<placed>(p.y + at);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) n[k] += y[k];
+      unrolled<4>([&](int k) { n[k] += y[k]; });
     }
     if (kBack && there) g = four_at<placed>(p.grad + at);
     NormRow<float> norm{};
     norm.mean = mean_of(n);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) square[k] = (n[k] - norm.mean) * (n[k] - norm.mean);
+    unrolled<4>([&](int k) { square[k] = (n[k] - norm.mean) * (n[k] - norm.mean); });
     norm.r = 1.0f / sqrtf(mean_of(square) + p.eps);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) n[k] = norm.n(n[k]), a[k] = weight[k] * g[k], n_a[k] = n[k] * a[k];
+    unrolled<4>([&](int k) { n[k] = norm.n(n[k]), a[k] = weight[k] * g[k], n_a[k] = n[k] * a[k]; });
     Four out;
     if constexpr (kBack) {
       norm.a.z = mean_of(a), norm.a.n_z = mean_of(n_a);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
+      unrolled<4>([&](int k) {
         out[k] = norm.by_h(a[k], n[k]);
         by_weight[k] += n[k] * g[k], by_bias[k] += g[k];
-      }
+      });
     } else {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) out[k] = weight[k] * n[k] + bias[k];
+      unrolled<4>([&](int k) { out[k] = weight[k] * n[k] + bias[k]; });
     }
     if (there) out.store(p.out + at);
   }

@@ -13,13 +13,13 @@ enum class Pass { forward, backward, second };
 
 // One of a kernel's arguments, without the copy that indexing needs.
 template <class T>
-__device__ __forceinline__ T* pick(T* const (&all)[kMostRowParts], int part) {
+MDOPS_D T* pick(T* const (&all)[kMostRowParts], int part) {
   return part == 0 ? all[0] : part == 1 ? all[1] : all[2];
 }
 
 // One part of a row, `size` numbers at once.
 template <class T, Pass pass, int size>
-__device__ __forceinline__ void normalize_part(const NormalizeArgs<T>& args, int64_t n, int part) {
+MDOPS_D void normalize_part(const NormalizeArgs<T>& args, int64_t n, int part) {
   using Numbers = Vector<T, size>;
   const int64_t of_y = n * args.width, of_x = (n * args.parts + part) * args.width;
   const T *x = args.x + of_x, *g = pass == Pass::forward ? nullptr : pick(args.grad, part) + of_y;

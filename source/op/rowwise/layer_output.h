@@ -5,8 +5,6 @@
 //   of <u, by z> + <w, by x>   by G   f'(z) u + (w, w, ..)   by z   f''(z) u G
 #pragma once
 
-#include <cstdint>
-
 #include "common/activation.h"
 #include "common/isa.h"
 

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 
 #include "common/isa.h"
 #include "common/math.h"

@@ -15,27 +15,22 @@ namespace mdops {
 
 template <class Device, class T>
 struct NormalizeOps {
-  static Tensor unit(Checked<Device>& in, const Tensor& x) { return rows(in, 1, x)[0]; }
-  static Tensor unit_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x) {
-    return rows(in, 1, x, {&grad})[0];
-  }
-  static Outputs<2> unit_backward_backward(Checked<Device>& in, const Tensor& direction, const Tensor& grad,
-                                           const Tensor& x) {
+  static Tensor unit(Checked<Device>& in, Input x) { return rows(in, 1, x)[0]; }
+  static Tensor unit_backward(Checked<Device>& in, Input grad, Input x) { return rows(in, 1, x, {&grad})[0]; }
+  static Outputs<2> unit_backward_backward(Checked<Device>& in, Input direction, Input grad, Input x) {
     const auto all = rows(in, 1, x, {&grad}, &direction);
     return {all[0], all[1]};
   }
 
-  static Outputs<3> unit_three(Checked<Device>& in, const Tensor& x) {
+  static Outputs<3> unit_three(Checked<Device>& in, Input x) {
     const auto y = rows(in, 3, x);
     return {y[0], y[1], y[2]};
   }
-  static Tensor unit_three_backward(Checked<Device>& in, const Tensor& grad_q, const Tensor& grad_k,
-                                    const Tensor& grad_v, const Tensor& x) {
+  static Tensor unit_three_backward(Checked<Device>& in, Input grad_q, Input grad_k, Input grad_v, Input x) {
     return rows(in, 3, x, {&grad_q, &grad_k, &grad_v})[0];
   }
-  static Outputs<4> unit_three_backward_backward(Checked<Device>& in, const Tensor& direction,
-                                                 const Tensor& grad_q, const Tensor& grad_k,
-                                                 const Tensor& grad_v, const Tensor& x) {
+  static Outputs<4> unit_three_backward_backward(Checked<Device>& in, Input direction, Input grad_q,
+                                                 Input grad_k, Input grad_v, Input x) {
     const auto all = rows(in, 3, x, {&grad_q, &grad_k, &grad_v}, &direction);
     return {all[0], all[1], all[2], all[3]};
   }
@@ -46,9 +41,8 @@ struct NormalizeOps {
  private:
   // The rows y, a tensor for each part; with gradients by them, the gradient by x; with a direction, too,
   // those by the gradients, and then that by x.
-  static std::vector<Tensor> rows(Checked<Device>& in, int64_t parts, const Tensor& x,
-                                  const std::vector<const Tensor*>& grads = {},
-                                  const Tensor* direction = nullptr) {
+  static Tensors rows(Checked<Device>& in, int64_t parts, Input x,
+                      const std::vector<const Tensor*>& grads = {}, const Tensor* direction = nullptr) {
     NormalizeArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny});
     if (x.size(1) % parts)
@@ -58,7 +52,7 @@ struct NormalizeOps {
     for (size_t k = 0; k < grads.size(); ++k)
       in.give(a.grad[k], parts == 1 ? "grad" : names[k], *grads[k], {a.rows, a.width});
     if (direction) in.give(a.direction, "direction", *direction, {a.rows, parts * a.width});
-    std::vector<Tensor> results;
+    Tensors results;
     for (int64_t k = 0; (grads.empty() || direction) && k < parts; ++k)
       results.push_back(in.result(a.of_y[k], {a.rows, a.width}));
     if (!grads.empty()) results.push_back(in.result(a.of_x, {a.rows, parts * a.width}));
@@ -75,8 +69,7 @@ struct NormSums {
 
 template <class Device, class T>
 struct AddNormOps {
-  static AddNormArgs<T> arguments(Checked<Device>& in, const Tensor& x, const std::optional<Tensor>& y,
-                                  const Tensor& weight, double eps) {
+  static AddNormArgs<T> arguments(Checked<Device>& in, Input x, const Optional& y, Input weight, double eps) {
     AddNormArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny});
     a.rows = x.size(0), a.width = x.size(1), a.eps = static_cast<T>(eps);
@@ -85,8 +78,8 @@ struct AddNormOps {
     return a;
   }
 
-  static Tensor add_norm(Checked<Device>& in, const Tensor& x, const std::optional<Tensor>& y,
-                         const Tensor& weight, const Tensor& bias, double eps) {
+  static Tensor add_norm(Checked<Device>& in, Input x, const Optional& y, Input weight, Input bias,
+                         double eps) {
     auto a = arguments(in, x, y, weight, eps);
     in.take(a.bias, "bias", bias, {a.width});
     Tensor out = in.result(a.out, {a.rows, a.width});
@@ -95,7 +88,7 @@ struct AddNormOps {
   }
 
   // The gradients by h, weight and bias.
-  static Outputs<3> add_norm_backward(Checked<Device>& in, AddNormArgs<T>& a, const Tensor& grad) {
+  static Outputs<3> add_norm_backward(Checked<Device>& in, AddNormArgs<T>& a, Input grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     a.sums = 2;
     NormSums<T> sums{};
@@ -104,9 +97,8 @@ struct AddNormOps {
   }
 
   // The gradients by grad, h and weight.
-  static Outputs<3> add_norm_backward_backward(Checked<Device>& in, AddNormArgs<T>& a,
-                                               const Tensor& direction, const Tensor& along_weight,
-                                               const Tensor& along_bias, const Tensor& grad) {
+  static Outputs<3> add_norm_backward_backward(Checked<Device>& in, AddNormArgs<T>& a, Input direction,
+                                               Input along_weight, Input along_bias, Input grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     in.give(a.direction, "direction", direction, {a.rows, a.width});
     in.take(a.along_weight, "along_weight", along_weight, {a.width});
@@ -130,8 +122,8 @@ struct AddNormOps {
 
 template <class Device, class T>
 struct LayerOutputOps {
-  static LayerOutputArgs<T> arguments(Checked<Device>& in, const Tensor& z, int64_t inputs,
-                                      int64_t activation, double threshold) {
+  static LayerOutputArgs<T> arguments(Checked<Device>& in, Input z, int64_t inputs, int64_t activation,
+                                      double threshold) {
     LayerOutputArgs<T> a{};
     in.take(a.z, "z", z, {kAny, kAny});
     a.rows = z.size(0), a.columns = z.size(1), a.inputs = inputs;
@@ -142,8 +134,7 @@ struct LayerOutputOps {
     return a;
   }
 
-  static Tensor layer_output(Checked<Device>& in, const Tensor& z, const Tensor& x, int64_t activation,
-                             double threshold) {
+  static Tensor layer_output(Checked<Device>& in, Input z, Input x, int64_t activation, double threshold) {
     auto a = arguments(in, z, x.dim() == 2 ? x.size(1) : 0, activation, threshold);
     in.take(a.x, "x", x, {a.rows, a.inputs});
     Tensor y = in.result(a.y, {a.rows, a.columns});
@@ -152,7 +143,7 @@ struct LayerOutputOps {
   }
 
   // The gradients by z and x.
-  static Outputs<2> layer_output_backward(Checked<Device>& in, LayerOutputArgs<T>& a, const Tensor& grad) {
+  static Outputs<2> layer_output_backward(Checked<Device>& in, LayerOutputArgs<T>& a, Input grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
     Tensor by_z = in.result(a.by_z, {a.rows, a.columns}), by_x = in.result(a.by_x, {a.rows, a.inputs});
     run_layer_output(in.op, a);
@@ -160,9 +151,8 @@ struct LayerOutputOps {
   }
 
   // The gradients by `grad` and z.
-  static Outputs<2> layer_output_backward_backward(Checked<Device>& in, LayerOutputArgs<T>& a,
-                                                   const Tensor& along_z, const Tensor& along_x,
-                                                   const Tensor& grad) {
+  static Outputs<2> layer_output_backward_backward(Checked<Device>& in, LayerOutputArgs<T>& a, Input along_z,
+                                                   Input along_x, Input grad) {
     in.take(a.u, "along_z", along_z, {a.rows, a.columns});
     in.take(a.w, "along_x", along_x, {a.rows, a.inputs});
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
@@ -176,7 +166,7 @@ struct LayerOutputOps {
 
 template <class Device, class T>
 struct CurveOps {
-  static Tensor switch_curve(Checked<Device>& in, const Tensor& r, double cutoff_smooth, double cutoff,
+  static Tensor switch_curve(Checked<Device>& in, Input r, double cutoff_smooth, double cutoff,
                              int64_t order) {
     check_cutoff(in.op, cutoff, cutoff_smooth, 0);
     if (order < 0 || order > INT32_MAX)
@@ -186,8 +176,7 @@ struct CurveOps {
         SwitchArgs<T>{0, static_cast<T>(cutoff_smooth), static_cast<T>(cutoff), order < 6 ? order : 6});
   }
 
-  static Tensor fade_curve(Checked<Device>& in, const Tensor& r, double cutoff, int64_t exponent,
-                           int64_t order) {
+  static Tensor fade_curve(Checked<Device>& in, Input r, double cutoff, int64_t exponent, int64_t order) {
     if (!(cutoff > 0)) fail(in.op, "argument `cutoff` is ", cutoff, ", expected more than 0");
     for (const auto& [name, value, least] :
          {std::tuple("exponent", exponent, int64_t{1}), std::tuple("order", order, int64_t{0})})
@@ -199,8 +188,7 @@ struct CurveOps {
   MDOPS_IMPLEMENT_FLOATS(CurveOps, switch_curve, fade_curve)
 
  private:
-  template <class Curve>
-  static Tensor curve(Checked<Device>& in, const Tensor& r, Curve a) {
+  static Tensor curve(Checked<Device>& in, Input r, auto a) {
     in.take(a.r, "r", r, {kAny, kAny});
     a.count = r.numel();
     Tensor out = in.result(a.out, {r.size(0), r.size(1)});

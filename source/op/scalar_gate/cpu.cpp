@@ -1,4 +1,3 @@
-#include "common/parallel.h"
 #include "scalar_gate/ops.h"
 
 namespace mdops {

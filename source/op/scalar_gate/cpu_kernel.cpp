@@ -11,7 +11,7 @@ namespace {
 
 template <class T, bool Whole>
 struct GateLanes : SomeLanes<T, Whole> {
-  inline __attribute__((always_inline)) Vector<T> sigmoid(const Vector<T>& x) const {
+  MDOPS_INLINE Vector<T> sigmoid(const Vector<T>& x) const {
     return x == x ? sigmoid_lanes(x) : x;  // sigmoid_lanes loses some NaN
   }
 };

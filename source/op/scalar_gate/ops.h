@@ -14,13 +14,11 @@ struct GateInputs : ScalarGateArgs<T> {
 
 template <class Device, class T>
 struct ScalarGateOps {
-  static GateInputs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& gate,
-                                 const Tensor& scalars) {
+  static GateInputs<T> arguments(Checked<Device>& in, Input x, Input gate, Input scalars) {
     return taken(in, x, gate, scalars);
   }
 
-  static GateInputs<T> taken(Checked<Device>& in, const Tensor& x, const Tensor& gate,
-                             const std::optional<Tensor>& scalars) {
+  static GateInputs<T> taken(Checked<Device>& in, Input x, Input gate, const Optional& scalars) {
     GateInputs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny, kAny});
     a.atoms = x.size(0), a.rows = x.size(1), a.channels = x.size(2);
@@ -37,22 +35,21 @@ struct ScalarGateOps {
     return y;
   }
 
-  static Outputs<3> scalar_gate_backward(Checked<Device>& in, GateInputs<T>& a, const Tensor& grad) {
+  static Outputs<3> scalar_gate_backward(Checked<Device>& in, GateInputs<T>& a, Input grad) {
     in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
     Tensor by_gate = in.result(a.by_gate, {a.atoms, a.channels});
     Tensor by_scalars = in.result(a.by_scalars, {a.atoms, a.scalar_columns});
     return {scalar_gate(in, a), by_gate, by_scalars};
   }
 
-  static Outputs<4> scalar_gate_backward_backward(Checked<Device>& in, GateInputs<T>& a,
-                                                  const Tensor& along_x, const Tensor& along_gate,
-                                                  const Tensor& along_scalars, const Tensor& grad) {
+  static Outputs<4> scalar_gate_backward_backward(Checked<Device>& in, GateInputs<T>& a, Input along_x,
+                                                  Input along_gate, Input along_scalars, Input grad) {
     in.take(a.along_scalars, "along_scalars", along_scalars, {a.atoms, 2 * a.channels});
     return twice(in, a, along_x, along_gate, grad);
   }
 
-  static Outputs<4> twice(Checked<Device>& in, GateInputs<T>& a, const Tensor& along_x,
-                          const Tensor& along_gate, const Tensor& grad) {
+  static Outputs<4> twice(Checked<Device>& in, GateInputs<T>& a, Input along_x, Input along_gate,
+                          Input grad) {
     in.give(a.along_x, "along_x", along_x, {a.atoms, a.rows, a.channels});
     in.take(a.along_gate, "along_gate", along_gate, {a.atoms, a.channels});
     if (!a.along_scalars) a.along_scalars = a.along_gate;  // not read without scalars
@@ -68,19 +65,19 @@ template <class Device, class T>
 struct RowGateOps {
   using Gate = ScalarGateOps<Device, T>;
 
-  static GateInputs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& gate) {
+  static GateInputs<T> arguments(Checked<Device>& in, Input x, Input gate) {
     return Gate::taken(in, x, gate, std::nullopt);
   }
 
   static Tensor row_gate(Checked<Device>& in, GateInputs<T>& a) { return Gate::scalar_gate(in, a); }
 
-  static Outputs<2> row_gate_backward(Checked<Device>& in, GateInputs<T>& a, const Tensor& grad) {
+  static Outputs<2> row_gate_backward(Checked<Device>& in, GateInputs<T>& a, Input grad) {
     const auto [by_x, by_gate, _] = Gate::scalar_gate_backward(in, a, grad);
     return {by_x, by_gate};
   }
 
-  static Outputs<3> row_gate_backward_backward(Checked<Device>& in, GateInputs<T>& a, const Tensor& along_x,
-                                               const Tensor& along_gate, const Tensor& grad) {
+  static Outputs<3> row_gate_backward_backward(Checked<Device>& in, GateInputs<T>& a, Input along_x,
+                                               Input along_gate, Input grad) {
     const auto [by_grad, by_x, by_gate, _] = Gate::twice(in, a, along_x, along_gate, grad);
     return {by_grad, by_x, by_gate};
   }

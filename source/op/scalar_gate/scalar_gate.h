@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 #include <type_traits>
 
 #include "common/isa.h"

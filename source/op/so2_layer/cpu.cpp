@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "common/large_results.h"
 #include "common/scratch.h"
@@ -17,7 +16,7 @@ constexpr int64_t kLayerEdges = 64;  // a piece of work, at least
 template <class T>
 static void run_so2(const Op& op, const So2Args<T>& args) {
   struct Use;
-  const So2Sizes sizes = MDOPS_RUN(so2_sizes, args);
+  const PackedSizes sizes = MDOPS_RUN(so2_sizes, args);
   Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
   MDOPS_RUN(so2_pack, args, packed.mutable_data_ptr());
   parallel(args.edges, kLayerEdges, [&](int64_t begin, int64_t end) {
@@ -46,7 +45,7 @@ class MessagesByNodes {
     for (size_t n = 0; n + 1 < given.layers.size(); ++n) {
       So2Args<T> layer = given.layers[n];
       layer.grad = given.grad;
-      const So2Sizes sizes = MDOPS_RUN(so2_sizes, layer);
+      const PackedSizes sizes = MDOPS_RUN(so2_sizes, layer);
       layers_.push_back(packed(sizes.packed));
       MDOPS_RUN(so2_pack, layer, layers_.back().mutable_data_ptr());
       layer_scratch_ = sizes.scratch;
@@ -154,8 +153,7 @@ class MessagesByNodes {
     return used;
   }
 
-  template <class Work>
-  void each_piece(const Work& work) const {
+  void each_piece(const auto& work) const {
     struct Use;
     Piece counted{};
     const int64_t bytes = lay_out(counted, nullptr);
@@ -255,8 +253,7 @@ class MessagesByNodes {
     MDOPS_RUN(frame_gradients_of, frames, given_.degree, 0, piece.edges);
   }
 
-  template <class Work>
-  void each_edge_of_no_node(const Work& work) const {
+  void each_edge_of_no_node(const auto& work) const {
     for (int64_t e = 0; e < given_.shape.edges; ++e)
       if (given_.of_center.index[e] < 0) work(e);
   }
@@ -267,7 +264,7 @@ class MessagesByNodes {
   const int64_t row_, columns_, matrix_, numbers_;  // numbers: of a mixture
   int64_t layer_scratch_ = 0, moment_scratch_ = 0, most_edges_ = 0;
   std::vector<int64_t> pieces_;  // the first node of each, and the end
-  std::vector<Tensor> layers_;   // packed weights
+  Tensors layers_;               // packed weights
   Tensor end_;
   T *room_ = nullptr, *by_rows_ = nullptr, *mixed_ = nullptr;
 };

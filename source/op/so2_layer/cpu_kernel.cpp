@@ -8,8 +8,7 @@
 #include "gemm/product.h"
 #include "so2_layer/so2_layer.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -119,8 +118,7 @@ struct FetchingRows {
   NextRows<T>* next;
 
   FetchingRows from(int64_t row) const { return {rows.from(row), next}; }
-  template <class Work>
-  MDOPS_HD void each(int64_t depth, const Work& work) const {
+  MDOPS_HD void each(int64_t depth, const auto& work) const {
     rows.each(depth, [&](const T* column, int64_t stride) __attribute__((always_inline)) {
       next->fetch_line();
       work(column, stride);
@@ -213,8 +211,7 @@ class Block {
   }
 
   // end(edge, column, vector, its valid lanes) for rows times a matrix with `columns` columns.
-  template <class End>
-  void product(const ByRow<T>& x, int64_t depth, const Panels<T>& weights, int64_t columns, const End& end) {
+  void product(const ByRow<T>& x, int64_t depth, const Panels<T>& weights, int64_t columns, const auto& end) {
     gemm_to(count_, depth, FetchingRows<T>{x, &next_}, weights,
             [&](int64_t e, int64_t column, const V& z) __attribute__((always_inline)) {
               with_lanes<T>(std::min<int64_t>(kLanes<T>, columns - column),
@@ -223,8 +220,7 @@ class Block {
   }
 
   // end(edge, a vector's offset in rows, that within its sign, vector, lanes) for z_- and z_+.
-  template <class End>
-  void multiply_signs(const T* x, const End& end) {
+  void multiply_signs(const T* x, const auto& end) {
     const T *const negative = x + middle_, *const positive = negative + side_;
     for (int64_t e = 0; e < count_; ++e)
       for (int64_t k = 0; k < side_; ++k)
@@ -308,14 +304,14 @@ void pack_end(const So2Args<T>& args, void* memory) {
 }
 
 template <class T>
-So2Sizes sizes_of(const So2Args<T>& args) {
+PackedSizes sizes_of(const So2Args<T>& args) {
   return {PackedSo2<T>(args, nullptr).bytes, Block<T>(args, nullptr, nullptr).bytes};
 }
 
 }  // namespace
 
 template <class T>
-So2Sizes so2_sizes(const So2Args<T>& args) {
+PackedSizes so2_sizes(const So2Args<T>& args) {
   return sizes_of(args);
 }
 
@@ -356,12 +352,6 @@ void so2_end(const So2Args<T>& args, const T* from, T* to, int64_t nodes, const 
     }
 }
 
-MDOPS_INSTANTIATE(so2_sizes)
-MDOPS_INSTANTIATE(so2_pack)
-MDOPS_INSTANTIATE(so2_rows)
-MDOPS_INSTANTIATE(so2_end_size)
-MDOPS_INSTANTIATE(so2_end_pack)
-MDOPS_INSTANTIATE(so2_end)
+MDOPS_INSTANTIATE(so2_sizes, so2_pack, so2_rows, so2_end_size, so2_end_pack, so2_end)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

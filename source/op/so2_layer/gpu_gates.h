@@ -8,14 +8,12 @@
 #include "common/gpu_warp.h"
 #include "so2_layer/so2_layer.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kGateThreads = 256;
 
 template <class T>
-__device__ __forceinline__ T sigmoid(T x) {
+MDOPS_D T sigmoid(T x) {
   if constexpr (sizeof(T) == sizeof(float))
     return quotient(1.0f, 1.0f + expf(-x));  // beyond its range it is zero, as it should be
   else
@@ -24,7 +22,7 @@ __device__ __forceinline__ T sigmoid(T x) {
 
 // Calls f(edge, k, index of m = 0, of m = -1, of m = 1, whether the last two exist: not for scalars).
 template <class T, class F>
-__device__ __forceinline__ void each_number(const So2Args<T>& args, const F& f) {
+MDOPS_D void each_number(const So2Args<T>& args, const F& f) {
   const int64_t e = (static_cast<int64_t>(blockIdx.x) * kGateThreads + threadIdx.x) / kWarp;
   if (e >= args.edges) return;
   const int64_t begin = e * args.row(), middle = args.middle(), side = args.side();
@@ -98,6 +96,4 @@ __global__ void __launch_bounds__(kGateThreads)
     packed[k] = both[(row - side) * columns + column - side];
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -28,11 +28,11 @@
 // Saved numbers go through the block's own device memory, small enough to stay in the cache.
 #pragma once
 
-#include <algorithm>
 #include <limits>
 
 #include "common/activation.h"
 #include "common/gpu_copy.h"
+#include "common/gpu_floats.h"
 #include "common/gpu_unroll.h"
 #include "common/gpu_wgmma.h"
 #include "common/rows.h"
@@ -43,9 +43,7 @@
 #include "so2_layer/gpu_multiply_rows.h"
 #include "so2_layer/gpu_ring.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kLayersThreads = 256, kLayersWarps = kLayersThreads / kWarp, kLayersRows = 128;
 constexpr int kLayersGroupRows = kLayersRows / 2;
@@ -159,7 +157,7 @@ template <int kParts, bool kBack>
 class LayersTile {
  public:
   // For a block with so many tiles, the first of which has `count` edges from `first` on.
-  __device__ __forceinline__ LayersTile(const LayersArgs& args, int64_t tiles, int64_t first, int count)
+  MDOPS_D LayersTile(const LayersArgs& args, int64_t tiles, int64_t first, int count)
       : args_(args),
         shared_(net_memory() + (-reinterpret_cast<uintptr_t>(net_memory()) & (kLayersAlignment - 1))),
         ring_(shared_ + kLayersTileBytes + layers_edge_bytes(kBack), layers_slots(kParts),
@@ -177,7 +175,7 @@ class LayersTile {
   }
 
   // `count` edges from `first` on; then come those from `next` on.
-  __device__ __forceinline__ void run(int64_t first, int count, int64_t next, int next_count) {
+  MDOPS_D void run(int64_t first, int count, int64_t next, int next_count) {
     group_sums_ = (first + row_ / 16 * 16) / kGroupEdges;
     edge_[0] = next_edge_[0], edge_[1] = next_edge_[1], count_ = count;
     find_edges(next, next_count);
@@ -223,39 +221,30 @@ class LayersTile {
   struct Product {
     float sum[8 * kPieces], unit[2];
 
-    __device__ __forceinline__ float4 operator()(int piece, int h) const {
+    MDOPS_D float4 operator()(int piece, int h) const {
       const float* const own = sum + 8 * piece + 2 * h;
       return {own[0] * unit[h], own[1] * unit[h], own[4] * unit[h], own[5] * unit[h]};
     }
   };
 
   static __device__ constexpr int place(int piece, int h) { return (2 * piece + h) * kLayersThreads; }
-  __device__ __forceinline__ float4& own(int piece, int h) const { return own_[place(piece, h)]; }
+  MDOPS_D float4& own(int piece, int h) const { return own_[place(piece, h)]; }
   // In the block's own device memory: the gradient, the slopes of the next layer, and then what each layer
   // saves: e of m = 0, -1 and 1, the factors f, and those of g_0.
-  __device__ __forceinline__ float4& grad(int piece, int h) const { return kept_[place(piece, h)]; }
-  __device__ __forceinline__ float4& slope(int k, int h) const { return kept_[place(kPieces + k, h)]; }
-  __device__ __forceinline__ float4& kept(int piece, int h) const {
+  MDOPS_D float4& grad(int piece, int h) const { return kept_[place(piece, h)]; }
+  MDOPS_D float4& slope(int k, int h) const { return kept_[place(kPieces + k, h)]; }
+  MDOPS_D float4& kept(int piece, int h) const {
     return kept_[place(kPieces + kSidePieces + layer_ * (4 * kSidePieces + kScalarPieces) + piece, h)];
   }
   static constexpr int kFactors = 3 * kSidePieces, kScalars = 4 * kSidePieces;
   static constexpr int kAtOnce = 2;  // pieces read together
 
-  static __device__ __forceinline__ float4 times(const float4& a, const float4& b) {
-    return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
-  }
-  static __device__ __forceinline__ float4 plus(const float4& a, const float4& b) {
-    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
-  }
   // a (1 - f), by one operation per number.
-  static __device__ __forceinline__ float4 rest(const float4& a, const float4& f) {
-    return {a.x - a.x * f.x, a.y - a.y * f.y, a.z - a.z * f.z, a.w - a.w * f.w};
-  }
-  static __device__ __forceinline__ float4 sigmoids(const float4& a) {
+  static MDOPS_D float4 rest(const float4& a, const float4& f) { return a - a * f; }
+  static MDOPS_D float4 sigmoids(const float4& a) {
     return {sigmoid_fast(a.x), sigmoid_fast(a.y), sigmoid_fast(a.z), sigmoid_fast(a.w)};
   }
-  template <class F>
-  static __device__ __forceinline__ void each(int begin, int end, const F& f) {
+  static MDOPS_D void each(int begin, int end, const auto& f) {
 #pragma unroll
     for (int piece = begin; piece < end; ++piece)
 #pragma unroll
@@ -263,7 +252,7 @@ class LayersTile {
   }
 
   // The thread's edges among `count` from `first` on.
-  __device__ __forceinline__ void find_edges(int64_t first, int count) {
+  MDOPS_D void find_edges(int64_t first, int count) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       int64_t e = row_ + 8 * h < count ? first + row_ + 8 * h : -1;
@@ -272,15 +261,15 @@ class LayersTile {
     }
   }
   // Without indexing edge_, for which the compiler would keep the whole object in memory.
-  __device__ __forceinline__ int edge(int h) const { return h == 0 ? edge_[0] : edge_[1]; }
+  MDOPS_D int edge(int h) const { return h == 0 ? edge_[0] : edge_[1]; }
   // The warp's 16 edges, one per lane; lanes from 16 on repeat them.
-  static __device__ __forceinline__ int edge_of_lane(const int (&of)[2]) {
+  static MDOPS_D int edge_of_lane(const int (&of)[2]) {
     const int from = lane_index() % 8 * 4;
     const int first = __shfl_sync(kAllLanes, of[0], from), second = __shfl_sync(kAllLanes, of[1], from);
     return lane_index() / 8 % 2 ? second : first;
   }
   // Loads the vectors of the next edges, and backward also their rows, to the own slots.
-  __device__ __forceinline__ void ask_edges() const {
+  MDOPS_D void ask_edges() const {
     if (const int e = edge_of_lane(next_edge_); lane_index() < 16)
 #pragma unroll
       for (int a = 0; a < 3; ++a)
@@ -297,7 +286,7 @@ class LayersTile {
     commit_copies();
   }
   // Prefetches the next edges' data to the L2 cache.
-  __device__ __forceinline__ void prefetch_edges() const {
+  MDOPS_D void prefetch_edges() const {
 #ifdef __CUDA_ARCH__
     const int64_t e = edge_of_lane(next_edge_);
     if (e < 0) return;
@@ -316,24 +305,22 @@ class LayersTile {
 #endif
   }
   // The thread's part of an edge's rows.
-  __device__ __forceinline__ float* row_of(int64_t e) const {
-    return args_.rows + e * kOwnNumbers + 4 * (lane_index() % 4);
-  }
-  __device__ __forceinline__ void answer(int piece, int h, const float4& x) const {
+  MDOPS_D float* row_of(int64_t e) const { return args_.rows + e * kOwnNumbers + 4 * (lane_index() % 4); }
+  MDOPS_D void answer(int piece, int h, const float4& x) const {
     if (edge(h) >= 0) __stcs(reinterpret_cast<float4*>(row_of(edge(h)) + 16 * piece), x);
   }
   // The vector of a lane's edge, as in edge_of_lane.
-  __device__ __forceinline__ float* vector() const {
+  MDOPS_D float* vector() const {
     return reinterpret_cast<float*>(shared_ + kLayersTileBytes) + (row_ / 16 * 16 + lane_index() % 16) * 3;
   }
   // The same, but some other vector without a node, so that nothing is divided by zero.
-  __device__ __forceinline__ void read_vector(float (&found)[3], int e) const {
+  MDOPS_D void read_vector(float (&found)[3], int e) const {
     const bool is_there = e >= 0 && !args_.x.is_none(e);
 #pragma unroll
     for (int a = 0; a < 3; ++a) found[a] = is_there ? vector()[a] : a == 2;
   }
   // Computes the matrices of the warp's 16 edges, one per lane.
-  __device__ __forceinline__ void make_turns() const {
+  MDOPS_D void make_turns() const {
     if (const int e = edge_of_lane(edge_); lane_index() < 16) {
       float own[3];
       read_vector(own, e);
@@ -347,7 +334,7 @@ class LayersTile {
   }
   // The gradients by the vectors of the warp's 16 edges; loads the next ones. An edge's matrix for degree 1
   // holds the two axes across it. A lane has one of them, and the derivative along it.
-  __device__ __forceinline__ void end_gradient() const {
+  MDOPS_D void end_gradient() const {
     const int e = edge_of_lane(edge_), lane = lane_index();
     float own[3];
     read_vector(own, e);
@@ -374,25 +361,23 @@ class LayersTile {
     __syncwarp();
   }
   // The matrices of the warp's 16 edges (0), one after the other, or their gradients (1).
-  __device__ __forceinline__ float* turns(int of) const {
+  MDOPS_D float* turns(int of) const {
     return reinterpret_cast<float*>(shared_ + kLayersTileBytes + kVectorBytes + of * kTurnBytes) +
            row_ / 16 * (16 * kTurnNumbers);
   }
-  __device__ __forceinline__ float* turn(int of, int h) const {
-    return turns(of) + (lane_index() / 4 + 8 * h) * kTurnNumbers;
-  }
+  MDOPS_D float* turn(int of, int h) const { return turns(of) + (lane_index() / 4 + 8 * h) * kTurnNumbers; }
 
   // The node of an edge: -1 without one, kWrong for an invalid one.
   static constexpr int kWrong = -2;
-  static __device__ __forceinline__ int node_of(const NodeRows<float>& rows, int e) {
+  static MDOPS_D int node_of(const NodeRows<float>& rows, int e) {
     return e < 0 ? -1 : rows.is_right(e) ? max(rows.index[e], -1) : kWrong;
   }
   // The same for both edges, loaded at once.
   class Nodes {
    public:
-    __device__ __forceinline__ Nodes(const NodeRows<float>& rows, const int (&edges)[2])
+    MDOPS_D Nodes(const NodeRows<float>& rows, const int (&edges)[2])
         : first_(node_of(rows, edges[0])), second_(node_of(rows, edges[1])) {}
-    __device__ __forceinline__ int operator()(int h) const { return h == 0 ? first_ : second_; }
+    MDOPS_D int operator()(int h) const { return h == 0 ? first_ : second_; }
 
    private:
     const int first_, second_;
@@ -404,7 +389,7 @@ class LayersTile {
   struct Columns {
     float4 x[kEnd - kFirst][2];
 
-    __device__ __forceinline__ Columns(const NodeRows<float>& rows, int node) {
+    MDOPS_D Columns(const NodeRows<float>& rows, int node) {
       const float* const row =
           node < 0 ? no_nodes.rows[node == kWrong] : rows.x + static_cast<int64_t>(node) * kOwnNode;
       const float4* const at =
@@ -413,11 +398,10 @@ class LayersTile {
       for (int d = 0; d < kEnd - kFirst; ++d)
         x[d][0] = __ldg(at + d * (kOwnChannels / 4)), x[d][1] = __ldg(at + d * (kOwnChannels / 4) + 4);
     }
-    __device__ __forceinline__ const float4 (&operator[](int d) const)[2] { return x[d - kFirst]; }
+    MDOPS_D const float4 (&operator[](int d) const)[2] { return x[d - kFirst]; }
   };
   // Calls f for all degrees, as constants.
-  template <class F>
-  static __device__ __forceinline__ void each_degree(const F& f) {
+  static MDOPS_D void each_degree(const auto& f) {
     static_assert(kOwnDegrees == 2);
     f.template operator()<2>();
     f.template operator()<1>();
@@ -425,33 +409,26 @@ class LayersTile {
   }
   // Calls f(entry of the matrix, column, row) for all entries of degree l.
   template <int l, class F>
-  static __device__ __forceinline__ void each_turned(const F& f) {
+  static MDOPS_D void each_turned(const F& f) {
     unrolled<turn_rows(l), turn_columns(l)>(
         [&](int j, int c) { f(turn_begin(l) + j * turn_columns(l) + c, l * l + c, turn_row(l, j)); });
   }
   // Calls f(row) for the rows of degree l.
   template <int l, class F>
-  static __device__ __forceinline__ void each_row(const F& f) {
+  static MDOPS_D void each_row(const F& f) {
 #pragma unroll
     for (int j = 0; j < turn_rows(l); ++j) f(turn_row(l, j));
   }
 
-  static __device__ __forceinline__ void add(float4& sum, float t, const float4& x) {
-    sum.x += t * x.x, sum.y += t * x.y, sum.z += t * x.z, sum.w += t * x.w;
+  static MDOPS_D void add(float4 (&sum)[2], float t, const float4 (&x)[2]) {
+    sum[0] += t * x[0], sum[1] += t * x[1];
   }
-  static __device__ __forceinline__ void add(float4 (&sum)[2], float t, const float4 (&x)[2]) {
-    add(sum[0], t, x[0]), add(sum[1], t, x[1]);
-  }
-  static __device__ __forceinline__ float dot(const float4 (&a)[2], const float4 (&b)[2]) {
+  static MDOPS_D float dot(const float4 (&a)[2], const float4 (&b)[2]) {
     return a[0].x * b[0].x + a[0].y * b[0].y + a[0].z * b[0].z + a[0].w * b[0].w + a[1].x * b[1].x +
            a[1].y * b[1].y + a[1].z * b[1].z + a[1].w * b[1].w;
   }
-  static __device__ __forceinline__ float4 scaled(float t, const float4& x) {
-    return {t * x.x, t * x.y, t * x.z, t * x.w};
-  }
   // Calls f(index of K[k, o], row k, row o) for an edge's mixture (order_mix/order_mix.h).
-  template <class F>
-  static __device__ __forceinline__ void each_mixed(const F& f) {
+  static MDOPS_D void each_mixed(const auto& f) {
     constexpr int kOfMiddle = kOwnDegrees + 1;
     unrolled<kOfMiddle, kOfMiddle>([&](int k, int o) { f(k * kOfMiddle + o, k, o); });
     unrolled<2, kOwnDegrees, kOwnDegrees>([&](int sign, int k, int o) {
@@ -459,14 +436,14 @@ class LayersTile {
       f(kOfMiddle * kOfMiddle + k * kOwnDegrees + o, first + k, first + o);
     });
   }
-  __device__ __forceinline__ void read_mixture(float (&mixture)[kOwnMixture], int e) const {
+  MDOPS_D void read_mixture(float (&mixture)[kOwnMixture], int e) const {
 #pragma unroll
     for (int q = 0; q < kOwnMixture; ++q)
       mixture[q] = e < 0 ? 0.0f : __ldg(args_.mixture + static_cast<int64_t>(e) * kOwnMixture + q);
   }
 
   // Rotates the neighbours' rows into the edges' frames and mixes them, to the own slots.
-  __device__ __forceinline__ void rotate() const {
+  MDOPS_D void rotate() const {
     const Nodes nodes(args_.x, edge_);
 #pragma unroll 1
     for (int h = 0; h < 2; ++h) {
@@ -490,8 +467,7 @@ class LayersTile {
   }
   // Rows of degree l in an edge's frame.
   template <int l, class C>
-  static __device__ __forceinline__ void turn_rows_of(const float* t, const C& columns,
-                                                      float4 (&sums)[kOwnRows][2]) {
+  static MDOPS_D void turn_rows_of(const float* t, const C& columns, float4 (&sums)[kOwnRows][2]) {
     each_row<l>([&](int r) { sums[r][0] = sums[r][1] = {0.0f, 0.0f, 0.0f, 0.0f}; });
     each_turned<l>([&](int k, int d, int r) { add(sums[r], t[k], columns[d]); });
   }
@@ -499,7 +475,7 @@ class LayersTile {
   // Sums kCount numbers over lanes that differ in the bits from kFirst to kLast. Each lane gets a share of
   // the sums: its highest bit selects the half, the next bit the quarter, and so on.
   template <int kFirst, int kLast, int kCount>
-  static __device__ __forceinline__ void share_sums(float (&numbers)[kCount]) {
+  static MDOPS_D void share_sums(float (&numbers)[kCount]) {
     static_assert(kCount % (2 * kFirst / kLast) == 0);
 #pragma unroll
     for (int step = kFirst, count = kCount / 2; step >= kLast; step /= 2, count /= 2) {
@@ -515,7 +491,7 @@ class LayersTile {
 
   // Replaces edges' rows by their gradients; computes the first part of those by matrices, and those by
   // weights.
-  __device__ __forceinline__ void turn_gradient() const {
+  MDOPS_D void turn_gradient() const {
     const Nodes nodes(args_.grad, edge_);
 #pragma unroll 1
     for (int h = 0; h < 2; ++h) {
@@ -529,9 +505,7 @@ class LayersTile {
         each_row<l>([&](int r) { y[r][0] = own(2 * r, h), y[r][1] = own(2 * r + 1, h); });
         turn_rows_of<l>(t, columns, g);
         each_turned<l>([&](int k, int d, int r) { by_turn[k] = dot(y[r], columns[d]); });
-        each_row<l>([&](int r) {
-          own(2 * r, h) = scaled(weight, g[r][0]), own(2 * r + 1, h) = scaled(weight, g[r][1]);
-        });
+        each_row<l>([&](int r) { own(2 * r, h) = weight * g[r][0], own(2 * r + 1, h) = weight * g[r][1]; });
       });
       share_sums<2, 1>(by_turn);
       // Its sum with T is the gradient by the weight.
@@ -554,8 +528,7 @@ class LayersTile {
   // of these edges' rows, so that a lane has a channel.
   class Group {
    public:
-    __device__ __forceinline__ Group(const GroupSums& to, int64_t group, bool is_there, int node,
-                                     float4* memory)
+    MDOPS_D Group(const GroupSums& to, int64_t group, bool is_there, int node, float4* memory)
         : to_(to), group_(group), node_(node), is_there_(is_there), memory_(memory) {
       const int lane = lane_index();
       const int before = __shfl_up_sync(kAllLanes, node, 4);
@@ -563,7 +536,7 @@ class LayersTile {
     }
     // Sums the eight edges' numbers in kCount columns from `first` on.
     template <int kCount>
-    __device__ __forceinline__ void add_up(int first, const float4 (&x)[kCount][2]) const {
+    MDOPS_D void add_up(int first, const float4 (&x)[kCount][2]) const {
       // All lanes run the shuffles, needed or not: with a branch around them the compiler loses its uniform
       // registers.
       by_lanes(first, x);
@@ -572,7 +545,7 @@ class LayersTile {
 
    private:
     template <int kCount>
-    __device__ __forceinline__ void by_lanes(int first, const float4 (&x)[kCount][2]) const {
+    MDOPS_D void by_lanes(int first, const float4 (&x)[kCount][2]) const {
       float numbers[8 * kCount];
       unrolled<kCount, 2>([&](int c, int h) {
         float* const of = numbers + 4 * h * kCount + c;
@@ -586,7 +559,7 @@ class LayersTile {
         for (int c = 0; c < kCount; ++c) __stcs(to + c * kOwnChannels, numbers[c]);
     }
     template <int kCount>
-    __device__ __forceinline__ void by_places(int first, const float4 (&x)[kCount][2]) const {
+    MDOPS_D void by_places(int first, const float4 (&x)[kCount][2]) const {
       constexpr int kStep = place(1, 0);  // from one piece to the next
       static_assert(2 * kCount <= kPieces);
       __syncwarp();  // the old numbers have been read
@@ -624,19 +597,19 @@ class LayersTile {
     unsigned others_;       // lanes where another node begins
   };
   // The group of the thread's edge h, which belongs to this node.
-  __device__ __forceinline__ Group group_of(int h, int node) const {
+  MDOPS_D Group group_of(int h, int node) const {
     return {args_.sums, group_sums_ + h, row_ / 16 * 16 + 8 * h < count_, max(node, -1), &own(0, h)};
   }
 
   // NaN for a wrong atom.
-  __device__ __forceinline__ float weight_of(int e, int atom) const {
+  MDOPS_D float weight_of(int e, int atom) const {
     if (e < 0) return 0.0f;
     return atom == kWrong ? not_a_number<float>() : __ldg(args_.weight + e);
   }
 
   // Rotates the rows in the own slots back and sums them: forward the result, with weights; backward the
   // gradient by mixed rows, with the gradients by matrices and mixtures.
-  __device__ __forceinline__ void turn_back() const {
+  MDOPS_D void turn_back() const {
     const Nodes nodes(kBack ? args_.x : args_.grad, edge_);
 #pragma unroll 1
     for (int h = 0; h < 2; ++h) {
@@ -646,7 +619,7 @@ class LayersTile {
       const float weight = kBack ? 1.0f : weight_of(e, nodes(h));
 #pragma unroll
       for (int k = 0; k < kOwnRows; ++k)
-        r[k][0] = scaled(weight, own(2 * k, h)), r[k][1] = scaled(weight, own(2 * k + 1, h));
+        r[k][0] = weight * own(2 * k, h), r[k][1] = weight * own(2 * k + 1, h);
       const float* const turned = turn(0, h);
       if constexpr (kBack) {
         float mixture[kOwnMixture], by_mixture[16] = {};
@@ -676,9 +649,9 @@ class LayersTile {
   // For degree l: the gradient by its rows, from that by mixed rows r, and the gradients by mixtures and
   // matrices.
   template <int l, class C>
-  __device__ __forceinline__ void end_degree(const C& columns, int h, const float4 (&r)[kOwnRows][2],
-                                             const float (&mixture)[kOwnMixture], float4 (&rows)[kOwnRows][2],
-                                             float (&by_mixture)[16]) const {
+  MDOPS_D void end_degree(const C& columns, int h, const float4 (&r)[kOwnRows][2],
+                          const float (&mixture)[kOwnMixture], float4 (&rows)[kOwnRows][2],
+                          float (&by_mixture)[16]) const {
     turn_rows_of<l>(turn(0, h), columns, rows);
     each_mixed([&](int q, int k, int o) {
       if (degree_of_row(k) == l) by_mixture[q] += dot(rows[k], r[o]);
@@ -699,8 +672,7 @@ class LayersTile {
   }
   // Rotates rows of degree l back, and sums them.
   template <int l>
-  static __device__ __forceinline__ void add_up_turned(const float* t, const float4 (&rows)[kOwnRows][2],
-                                                       const Group& group) {
+  static MDOPS_D void add_up_turned(const float* t, const float4 (&rows)[kOwnRows][2], const Group& group) {
     float4 back[turn_columns(l)][2] = {};
     each_turned<l>([&](int k, int d, int r) { add(back[d - l * l], t[k], rows[r]); });
     group.add_up(l * l, back);
@@ -708,7 +680,7 @@ class LayersTile {
 
   // Scales a product's rows f(piece, h) to one size and splits them into parts.
   template <int kCount, class F>
-  __device__ __forceinline__ void make_rows(Rows<kCount>& rows, const F& f) {
+  MDOPS_D void make_rows(Rows<kCount>& rows, const F& f) {
     float4 x[kCount][2];
     each(0, kCount, [&](int s, int h) { x[s][h] = f(s, h); });
 #pragma unroll
@@ -734,8 +706,8 @@ class LayersTile {
 
   // sum (+)= sixteen numbers of the rows' depth times a stage's.
   template <int kSign = 1, int kSize, int kCount>
-  __device__ __forceinline__ void add_products(float (&sum)[kSize], const Rows<kCount>& rows, int piece,
-                                               const char* stage, int step, bool adds) const {
+  MDOPS_D void add_products(float (&sum)[kSize], const Rows<kCount>& rows, int piece, const char* stage,
+                            int step, bool adds) const {
     const uint64_t b = (kParts == 2 ? matrix_of_rows<128>(stage) : matrix_of_rows<64>(stage)) + 2 * step;
     if constexpr (kParts == 2) {
       multiply_rows<kSign>(sum, rows.part[1][piece], b, adds);
@@ -747,7 +719,7 @@ class LayersTile {
   // Calls f(stage, its index) for kStages stages. The products of one run while those of the next are
   // issued.
   template <int kStages, class F>
-  __device__ __forceinline__ void each_stage(const F& f) {
+  MDOPS_D void each_stage(const F& f) {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       const char* const at = ring_.next();
@@ -763,14 +735,14 @@ class LayersTile {
     ring_.let_go();
   }
   // Skips all stages of a tile.
-  __device__ __forceinline__ void pass() {
+  MDOPS_D void pass() {
 #pragma unroll 1
     for (int stage = 0; stage < args_.stages.count; ++stage) ring_.next(), ring_.let_go();
   }
 
   // Multiplies rows by the stream's next chunk.
   template <int kColumns, int kCount>
-  __device__ __forceinline__ void multiply(Product<kColumns>& z, const Rows<kCount>& rows) {
+  MDOPS_D void multiply(Product<kColumns>& z, const Rows<kCount>& rows) {
     const float unit = next_unit();
     each_stage<kCount / 2>([&](const char* at, int stage) {
 #pragma unroll
@@ -781,9 +753,8 @@ class LayersTile {
   }
 
   // The same for both signs: a U - b V and a V + b U for rows a and b.
-  __device__ __forceinline__ void multiply_sides(Product<kSidePieces>& negative,
-                                                 Product<kSidePieces>& positive,
-                                                 const Rows<2 * kSidePieces>& rows) {
+  MDOPS_D void multiply_sides(Product<kSidePieces>& negative, Product<kSidePieces>& positive,
+                              const Rows<2 * kSidePieces>& rows) {
     const float unit = next_unit();
     each_stage<kSidePieces>([&](const char* at, int stage) {
       constexpr int kOfEach = kSidePieces / 2;
@@ -803,13 +774,13 @@ class LayersTile {
     finish(positive, unit);
   }
   // The inverse scales of chunks, after the ring.
-  __device__ __forceinline__ float* units() const {
+  MDOPS_D float* units() const {
     return reinterpret_cast<float*>(shared_ + kLayersTileBytes + layers_edge_bytes(kBack) +
                                     LayersRing::bytes(layers_slots(kParts), layers_slot_bytes(kParts)));
   }
-  __device__ __forceinline__ float next_unit() { return units()[chunk_++]; }
+  MDOPS_D float next_unit() { return units()[chunk_++]; }
   template <int kColumns>
-  __device__ __forceinline__ void finish(Product<kColumns>& z, float unit) const {
+  MDOPS_D void finish(Product<kColumns>& z, float unit) const {
     fence_operands(z.sum);
 #pragma unroll
     for (int h = 0; h < 2; ++h) z.unit[h] = by_row_[h] * unit;
@@ -818,39 +789,39 @@ class LayersTile {
   // x + z of a layer without a gate, or the gradient by a layer's rows: g + dz times the transposed weights,
   // for kCount pieces z(piece, h) from `begin` on. All saved numbers are read first.
   template <int kCount, class Z>
-  __device__ __forceinline__ void end(int begin, const Z& z) const {
+  MDOPS_D void end(int begin, const Z& z) const {
     // The gradient has the same index in the block's own memory.
     const float4* const from = kBack && !begins_ && !follows_ ? kept_ : own_;
     float4* const to = kBack && begins_ ? kept_ : own_;
     float4 x[kCount][2];
     each(0, kCount, [&](int k, int h) { x[k][h] = from[place(begin + k, h)]; });
     each(0, kCount, [&](int k, int h) {
-      const float4 found = plus(x[k][h], z(k, h));
+      const float4 found = x[k][h] + z(k, h);
       if constexpr (!kBack) answer(begin + k, h, found);
       to[place(begin + k, h)] = found;
     });
   }
 
   // A product's rows: the own slots, or for a layer on the way back, where these hold g, dz.
-  __device__ __forceinline__ float4 row(int piece, int h, int factor) const {
+  MDOPS_D float4 row(int piece, int h, int factor) const {
     const float4 x = own(piece, h);
     if constexpr (kBack)
-      if (follows_) return times(x, kept(factor, h));
+      if (follows_) return x * kept(factor, h);
     return x;
   }
 
   // The product of the rows of m = 0, and its epilogue. It also gives the factors of a layer with a gate, and
   // in the last gated layer, on the way back, a part of the slopes. `of_slopes`: a part of dz_0, on the way
   // back.
-  __device__ __forceinline__ void middle(bool is_forward, const Product<kScalarPieces>& of_slopes,
-                                         float4 (&factors)[kSidePieces][2]) {
+  MDOPS_D void middle(bool is_forward, const Product<kScalarPieces>& of_slopes,
+                      float4 (&factors)[kSidePieces][2]) {
     Product<kMiddlePieces> z;
     Product<kSidePieces> logits;
     {
       Rows<kMiddlePieces> rows;
       make_rows(rows, [&](int s, int h) {
         const float4 x = row(s, h, s < kScalarPieces ? kScalars + s : kFactors + s - kScalarPieces);
-        return kBack && !begins_ && !is_forward && s < kScalarPieces ? plus(x, of_slopes(s, h)) : x;
+        return kBack && !begins_ && !is_forward && s < kScalarPieces ? x + of_slopes(s, h) : x;
       });
       multiply(z, rows);
       if (is_forward) multiply(logits, rows);
@@ -862,38 +833,37 @@ class LayersTile {
     if (turns_) each(0, kScalarPieces, [&](int s, int h) { g[s][h] = grad(s, h); });
     each(0, kScalarPieces, [&](int s, int h) { x[s][h] = z(s, h), f[s][h] = sigmoids(x[s][h]); });
     // The derivative of x sigmoid(x).
-    const auto slope_of = [](const float4& x, const float4& f) { return plus(f, rest(times(x, f), f)); };
+    const auto slope_of = [](const float4& x, const float4& f) { return f + rest(x * f, f); };
     if (kBack && turns_)
-      each(0, kScalarPieces, [&](int s, int h) { own(s, h) = times(g[s][h], slope_of(x[s][h], f[s][h])); });
+      each(0, kScalarPieces, [&](int s, int h) { own(s, h) = g[s][h] * slope_of(x[s][h], f[s][h]); });
     else
       each(0, kScalarPieces, [&](int s, int h) {
-        own(s, h) = plus(own(s, h), times(x[s][h], f[s][h]));
+        own(s, h) += x[s][h] * f[s][h];
         if constexpr (kBack) kept(kScalars + s, h) = slope_of(x[s][h], f[s][h]);
       });
 #pragma unroll
     for (int begin = 0; begin < kSidePieces; begin += kAtOnce) {
       if (turns_) each(0, kAtOnce, [&](int k, int h) { g[k][h] = grad(kScalarPieces + begin + k, h); });
       each(begin, begin + kAtOnce, [&](int k, int h) {
-        factors[k][h] = sigmoids(logits(k, h)),
-        x[k - begin][h] = times(factors[k][h], z(kScalarPieces + k, h));
+        factors[k][h] = sigmoids(logits(k, h)), x[k - begin][h] = factors[k][h] * z(kScalarPieces + k, h);
       });
       if (kBack && turns_)
         each(begin, begin + kAtOnce, [&](int k, int h) {
           const float4 &of = g[k - begin][h], &more = x[k - begin][h];
-          slope(k, h) = times(of, rest(more, factors[k][h]));
-          own(kScalarPieces + k, h) = times(of, factors[k][h]);
+          slope(k, h) = of * rest(more, factors[k][h]);
+          own(kScalarPieces + k, h) = of * factors[k][h];
         });
       else
         each(begin, begin + kAtOnce, [&](int k, int h) {
           const float4& more = x[k - begin][h];
-          own(kScalarPieces + k, h) = plus(own(kScalarPieces + k, h), more);
+          own(kScalarPieces + k, h) += more;
           if constexpr (kBack) kept(k, h) = rest(more, factors[k][h]), kept(kFactors + k, h) = factors[k][h];
         });
     }
   }
 
   // The same for both signs.
-  __device__ __forceinline__ void sides(bool is_forward, const float4 (&factors)[kSidePieces][2]) {
+  MDOPS_D void sides(bool is_forward, const float4 (&factors)[kSidePieces][2]) {
     constexpr int kFirst = kMiddlePieces, kSecond = kMiddlePieces + kSidePieces;
     Product<kSidePieces> negative, positive;
     {
@@ -912,20 +882,20 @@ class LayersTile {
         });
       each(0, kAtOnce, [&](int k, int h) {
         const float4& f = factors[begin + k][h];
-        a[k][h] = times(f, negative(begin + k, h)), b[k][h] = times(f, positive(begin + k, h));
+        a[k][h] = f * negative(begin + k, h), b[k][h] = f * positive(begin + k, h);
       });
       const auto first = [&](int k, int h) -> float4& { return own(kFirst + begin + k, h); };
       const auto second = [&](int k, int h) -> float4& { return own(kSecond + begin + k, h); };
       if (kBack && turns_)
         each(0, kAtOnce, [&](int k, int h) {
           const float4 &f = factors[begin + k][h], &of_first = g[k][h], &of_second = other[k][h];
-          const float4 sum = plus(times(of_first, a[k][h]), times(of_second, b[k][h]));
-          slope(begin + k, h) = plus(before[k][h], rest(sum, f));
-          first(k, h) = times(f, of_first), second(k, h) = times(f, of_second);
+          const float4 sum = of_first * a[k][h] + of_second * b[k][h];
+          slope(begin + k, h) = before[k][h] + rest(sum, f);
+          first(k, h) = f * of_first, second(k, h) = f * of_second;
         });
       else
         each(0, kAtOnce, [&](int k, int h) {
-          first(k, h) = plus(first(k, h), a[k][h]), second(k, h) = plus(second(k, h), b[k][h]);
+          first(k, h) += a[k][h], second(k, h) += b[k][h];
           if constexpr (kBack) {
             const float4& f = factors[begin + k][h];
             kept(kSidePieces + begin + k, h) = rest(a[k][h], f);
@@ -936,7 +906,7 @@ class LayersTile {
   }
 
   // On the way back: a layer's slopes times the gates' transposed weights.
-  __device__ __forceinline__ void multiply_slopes(Product<kScalarPieces>& more) {
+  MDOPS_D void multiply_slopes(Product<kScalarPieces>& more) {
     Rows<kSidePieces> slopes;
     make_rows(slopes, [&](int k, int h) {
       if (!follows_) return slope(k, h);
@@ -944,7 +914,7 @@ class LayersTile {
 #pragma unroll
       for (int order = 0; order < 3; ++order) {
         const int s = (order == 0 ? kScalarPieces : kMiddlePieces + (order - 1) * kSidePieces) + k;
-        sum = plus(sum, times(own(s, h), kept(order * kSidePieces + k, h)));
+        sum += own(s, h) * kept(order * kSidePieces + k, h);
       }
       return sum;
     });
@@ -1015,6 +985,4 @@ static __global__ void __launch_bounds__(kLayersThreads)
   sums[k] = sum;
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

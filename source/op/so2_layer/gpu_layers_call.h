@@ -4,9 +4,7 @@
 #include "common/gpu.h"
 #include "so2_layer/so2_layer.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 // Whether one kernel supports these messages on this GPU.
 bool takes_layers(const Gpu& gpu, const So2Messages<float>& given);
@@ -16,6 +14,4 @@ int64_t memory_of_layers(const Gpu& gpu, const So2Messages<float>& given);
 
 void run_layers(const Gpu& gpu, const So2Messages<float>& given, char* memory);
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -8,9 +8,7 @@
 #include "gemm/gpu_parts.h"
 #include "so2_layer/so2_layer.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kOwnChannels = 32, kOwnDegrees = 2;
 constexpr int kOwnMiddle = (kOwnDegrees + 1) * kOwnChannels, kOwnSide = kOwnDegrees * kOwnChannels;
@@ -94,8 +92,7 @@ MDOPS_HD constexpr int place_of_lanes(int n) {
 }
 
 // Number k of the depth in a chunk's column n.
-__device__ __forceinline__ float number_of(const LayersWeights<float>& of, const LayersChunk& chunk, int k,
-                                           int n) {
+MDOPS_D float number_of(const LayersWeights<float>& of, const LayersChunk& chunk, int k, int n) {
   const float *const weight = of.weight[chunk.layer], *const both = of.both[chunk.layer];
   const bool second = k >= kOwnSide;
   const int i = second ? k - kOwnSide : k;  // of U or V
@@ -124,7 +121,7 @@ __device__ __forceinline__ float number_of(const LayersWeights<float>& of, const
 }
 
 // The largest of `count` numbers, a multiple of four, by a block.
-__device__ __forceinline__ float largest_of(const float* numbers, int count) {
+MDOPS_D float largest_of(const float* numbers, int count) {
   __shared__ float of_warps[kLayersPackWarps];
   float largest = 0;
 #pragma unroll 4
@@ -142,7 +139,7 @@ __device__ __forceinline__ float largest_of(const float* numbers, int count) {
 }
 
 // A bound of a chunk's numbers: the largest one, but for logits a bound of their sums.
-__device__ __forceinline__ float bound_of(const LayersWeights<float>& of, const LayersChunk& chunk) {
+MDOPS_D float bound_of(const LayersWeights<float>& of, const LayersChunk& chunk) {
   const int n = chunk.layer;
   constexpr int kGate = kOwnChannels * kOwnSide;
   if (chunk.kind == Columns::sides || chunk.kind == Columns::back_sides)
@@ -181,6 +178,4 @@ static __global__ void __launch_bounds__(kLayersPackThreads)
   }
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -1,8 +1,6 @@
 // Products of warpgroups (wgmma) whose rows are in registers, which only Hopper has (sm_90a).
 #pragma once
 
-#include <cstdint>
-
 #include "common/gpu_wgmma.h"
 
 namespace mdops {
@@ -15,15 +13,14 @@ namespace mdops {
 //
 // Operands `A`, `B`, `Add` and `Sign` follow d's registers. The last two arguments are the registers' names
 // and operands.
-#define MDOPS_MULTIPLY_ROWS(Columns, A, B, Add, Sign, Names, ...)                                            \
-  template <int kSign = 1>                                                                                   \
-  __device__ __forceinline__ void multiply_rows(float (&d)[Columns / 2], const uint32_t (&a)[4], uint64_t b, \
-                                                int add) {                                                   \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #Add                                               \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #Columns "k16.f32.f16.f16 {" Names "}, {" A       \
-                 "}, %" #B ", add, %" #Sign ", 1, 0;\n}"                                                     \
-                 : __VA_ARGS__                                                                               \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kSign));                \
+#define MDOPS_MULTIPLY_ROWS(Columns, A, B, Add, Sign, Names, ...)                                      \
+  template <int kSign = 1>                                                                             \
+  MDOPS_D void multiply_rows(float (&d)[Columns / 2], const uint32_t (&a)[4], uint64_t b, int add) {   \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #Add                                         \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #Columns "k16.f32.f16.f16 {" Names "}, {" A \
+                 "}, %" #B ", add, %" #Sign ", 1, 0;\n}"                                               \
+                 : __VA_ARGS__                                                                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kSign));          \
   }
 
 MDOPS_MULTIPLY_ROWS(32, "%16, %17, %18, %19", 20, 21, 22, MDOPS_REGISTERS_16, MDOPS_NUMBERS_16("+f", d, 0))

@@ -4,9 +4,7 @@
 #include "common/matrix_view.h"
 #include "so2_layer/gpu_gates.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 // The memory of a call, in numbers: both signs' matrix, then logits, scalars and dz of edges.
 template <class T>
@@ -59,6 +57,4 @@ void run_products(const Gpu& gpu, const So2Args<T>& args, T* memory, const Multi
   multiply_rows(by_z, true, args.grad);
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -7,9 +7,7 @@
 #include "common/gpu_copy.h"
 #include "common/gpu_warp.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 // `Stages` has the number of a tile's stages, `count`, and the begin of stage k in the packed weights,
 // `begin(k)`; begin(k + 1) - begin(k) is its size. kWarps warps read each stage.
@@ -21,8 +19,8 @@ class StageRing {
   }
 
   // All threads of the block call it. `memory`: shared, aligned for swizzles.
-  __device__ __forceinline__ StageRing(char* memory, int slots, int slot_bytes, const char* packed,
-                                       const Stages& stages, int64_t tiles)
+  MDOPS_D StageRing(char* memory, int slots, int slot_bytes, const char* packed, const Stages& stages,
+                    int64_t tiles)
       : stages_(stages),
         packed_(packed),
         memory_(memory),
@@ -41,7 +39,7 @@ class StageRing {
   }
 
   // Waits for the next stage to multiply, and returns it.
-  __device__ __forceinline__ const char* next() {
+  MDOPS_D const char* next() {
     wait_for(shared_address(barriers() + slot_), phase_);
     const char* const at = memory_ + slot_ * slot_bytes_;
     if (++slot_ == slots_) slot_ = 0, phase_ ^= 1;
@@ -49,7 +47,7 @@ class StageRing {
   }
 
   // This warp has finished one more stage.
-  __device__ __forceinline__ void let_go() {
+  MDOPS_D void let_go() {
     __syncwarp();  // no lane still waits for the stage
     // The products that read it are complete: there is nothing to fence.
     if (lane_index() == 0 && atomicAdd(done() + freed_, 1u) % kWarps == kWarps - 1 && left_ > 0) ask(freed_);
@@ -58,22 +56,18 @@ class StageRing {
   }
 
  private:
-  __device__ __forceinline__ uint64_t* barriers() const {
-    return reinterpret_cast<uint64_t*>(memory_ + slots_ * slot_bytes_);
-  }
-  __device__ __forceinline__ unsigned* done() const {
-    return reinterpret_cast<unsigned*>(barriers() + slots_);
-  }
+  MDOPS_D uint64_t* barriers() const { return reinterpret_cast<uint64_t*>(memory_ + slots_ * slot_bytes_); }
+  MDOPS_D unsigned* done() const { return reinterpret_cast<unsigned*>(barriers() + slots_); }
 
   // Starts the copy of stage next_ to a slot.
-  __device__ __forceinline__ void ask(int slot) const {
+  MDOPS_D void ask(int slot) const {
     const uint32_t barrier = shared_address(barriers() + slot);
     const int64_t begin = stages_.begin(next_);
     const int bytes = static_cast<int>(stages_.begin(next_ + 1) - begin);
     expect_bytes(barrier, bytes);
     copy_bulk(shared_address(memory_ + slot * slot_bytes_), packed_ + begin, bytes, barrier);
   }
-  __device__ __forceinline__ void advance() {
+  MDOPS_D void advance() {
     if (++next_ == stages_.count) next_ = 0;
   }
 
@@ -91,7 +85,7 @@ class StageRing {
 class TileShare {
  public:
   // For tiles of `rows` edges.
-  __device__ __forceinline__ TileShare(int64_t edges, int rows) : edges_(edges), rows_(rows) {
+  MDOPS_D TileShare(int64_t edges, int rows) : edges_(edges), rows_(rows) {
     const int64_t step = gridDim.x * static_cast<int64_t>(rows);
     rounds_ = edges / step;
     const int64_t rest = edges - rounds_ * step;
@@ -99,11 +93,11 @@ class TileShare {
     last_ = rounds_ * step + blockIdx.x * size_;
   }
   // The number of tiles of this block; the first edge of tile k, and its number of edges.
-  __device__ __forceinline__ int64_t count() const { return rounds_ + (last_ < edges_); }
-  __device__ __forceinline__ int64_t first(int64_t k) const {
+  MDOPS_D int64_t count() const { return rounds_ + (last_ < edges_); }
+  MDOPS_D int64_t first(int64_t k) const {
     return k < rounds_ ? (k * gridDim.x + blockIdx.x) * rows_ : last_;
   }
-  __device__ __forceinline__ int edges(int64_t k) const {
+  MDOPS_D int edges(int64_t k) const {
     return static_cast<int>(k < rounds_ ? rows_ : k < count() ? min(size_, edges_ - last_) : 0);
   }
 
@@ -112,6 +106,4 @@ class TileShare {
   int rows_;
 };
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

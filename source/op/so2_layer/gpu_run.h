@@ -7,9 +7,7 @@
 #include "so2_layer/gpu_tensor.h"
 #include "so2_layer/gpu_wide.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 // Whether one kernel supports the whole layer.
 template <class T>
@@ -40,6 +38,4 @@ void run(const Gpu& gpu, const So2Args<T>& args, void* memory, const Multiply& m
   }
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

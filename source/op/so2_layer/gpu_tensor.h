@@ -23,9 +23,7 @@
 #include "gemm/gpu_memory.h"
 #include "so2_layer/gpu_gates.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kTensorChannels = 32, kTile = 16;
 constexpr int kFour = kTensorChannels / 8;  // eights of channels in a row, and of columns at once
@@ -37,8 +35,8 @@ enum class Parts { one, two, two_stored };
 template <Parts kParts>
 struct Weights {
   using Stored = float2;
-  static __device__ __forceinline__ Stored stored(float a, float b) { return {a, b}; }
-  static __device__ __forceinline__ uint4 parts(const Stored& two) {
+  static MDOPS_D Stored stored(float a, float b) { return {a, b}; }
+  static MDOPS_D uint4 parts(const Stored& two) {
     uint4 found;
     split_to(found.x, found.z, two.x);
     split_to(found.y, found.w, two.y);
@@ -48,20 +46,18 @@ struct Weights {
 template <>
 struct Weights<Parts::one> {
   using Stored = float2;
-  static __device__ __forceinline__ Stored stored(float a, float b) {
+  static MDOPS_D Stored stored(float a, float b) {
     return {__uint_as_float(split(a).high), __uint_as_float(split(b).high)};
   }
-  static __device__ __forceinline__ uint4 parts(const Stored& two) {
+  static MDOPS_D uint4 parts(const Stored& two) {
     return {__float_as_uint(two.x), __float_as_uint(two.y), 0, 0};
   }
 };
 template <>
 struct Weights<Parts::two_stored> {
   using Stored = uint4;
-  static __device__ __forceinline__ Stored stored(float a, float b) {
-    return Weights<Parts::two>::parts({a, b});
-  }
-  static __device__ __forceinline__ uint4 parts(const Stored& two) { return two; }
+  static MDOPS_D Stored stored(float a, float b) { return Weights<Parts::two>::parts({a, b}); }
+  static MDOPS_D uint4 parts(const Stored& two) { return two; }
 };
 
 // Warps of a block. There are fewer for degree 3, whose rows take more registers and slots for factors.
@@ -96,7 +92,7 @@ struct Four {
 struct Sum {
   float large[4] = {}, small[4] = {};
 
-  __device__ __forceinline__ Four all() const {
+  MDOPS_D Four all() const {
     return {large[0] + small[0], large[1] + small[1], large[2] + small[2], large[3] + small[3]};
   }
 };
@@ -105,14 +101,14 @@ struct Sum {
 struct Depth {
   uint32_t high[4], low[4];
 
-  __device__ __forceinline__ explicit Depth(const Four& from) {
+  MDOPS_D explicit Depth(const Four& from) {
     split_to(high[0], low[0], from.v[0]);
     split_to(high[1], low[1], from.v[2]);
     split_to(high[2], low[2], from.v[1]);
     split_to(high[3], low[3], from.v[3]);
   }
 
-  __device__ __forceinline__ Depth operator-() const {
+  MDOPS_D Depth operator-() const {
     Depth found(*this);
 #pragma unroll
     for (int k = 0; k < 4; ++k) found.high[k] ^= 0x80000000u, found.low[k] ^= 0x80000000u;
@@ -121,7 +117,7 @@ struct Depth {
 };
 
 template <Parts kParts>
-__device__ __forceinline__ void add_product(Sum& to, const Depth& rows, const uint4& weights) {
+MDOPS_D void add_product(Sum& to, const Depth& rows, const uint4& weights) {
   if constexpr (kParts != Parts::one) {
     multiply_8(to.small, rows.low, weights.x, weights.y);
     multiply_8(to.small, rows.high, weights.z, weights.w);
@@ -176,8 +172,7 @@ class Tile {
 
  private:
   // Writes value(k, n) of a matrix with `depth` eights of rows and `columns` eights of columns.
-  template <class F>
-  static __device__ __forceinline__ void place(int begin, int depth, int columns, const F& value) {
+  static MDOPS_D void place(int begin, int depth, int columns, const auto& value) {
     Stored* const to = reinterpret_cast<Stored*>(net_memory()) + begin * kWarp;
     const int t = threadIdx.x % 4, g = threadIdx.x / 4 % 8;
 #pragma unroll 4
@@ -188,12 +183,12 @@ class Tile {
   }
 
   // The index in a row of number k of an eight: a lane has four side by side in two eights.
-  static __device__ __forceinline__ int number(int eight, int k) {
+  static MDOPS_D int number(int eight, int k) {
     return 16 * (eight / 2) + 4 * (k / 2) + 2 * (eight % 2) + k % 2;
   }
 
   // y = x + f z for rows x; in backward passes without a gate x is the gradient.
-  __device__ __forceinline__ void forward(const float* x) {
+  MDOPS_D void forward(const float* x) {
     {
       Four rows[kMiddle];
       load(rows, x, 0);
@@ -224,7 +219,7 @@ class Tile {
   }
 
   // With a gate: f z is the layer's y - x.
-  __device__ __forceinline__ void backward() {
+  MDOPS_D void backward() {
     const float* const grad = args_.grad;
     Four first[kFour];  // of dz
     {
@@ -285,7 +280,7 @@ class Tile {
   }
 
   // Adds g (y - x) for two eights of the columns.
-  __device__ __forceinline__ void add_slopes(Four (&to)[2], int eight) const {
+  MDOPS_D void add_slopes(Four (&to)[2], int eight) const {
     Four g[2], x[2], y[2];
     load(g, args_.grad, eight), load(x, args_.x, eight), load(y, args_.result, eight);
     unrolled<2, 4>([&](int m, int k) { to[m].v[k] += g[m].v[k] * (y[m].v[k] - x[m].v[k]); });
@@ -293,19 +288,18 @@ class Tile {
 
   // sums += rows times four eights of the columns of a matrix.
   template <int kDepth>
-  __device__ __forceinline__ void add_all(Sum (&sums)[kFour], Four (&rows)[kDepth], int begin,
-                                          int columns) const {
+  MDOPS_D void add_all(Sum (&sums)[kFour], Four (&rows)[kDepth], int begin, int columns) const {
 #pragma unroll
     for (int k = 0; k < kDepth; ++k) add_products(sums, Depth(anew(rows[k])), begin + k * columns);
   }
 
-  __device__ __forceinline__ void add_products(Sum (&sums)[kFour], const Depth& rows, int begin) const {
+  MDOPS_D void add_products(Sum (&sums)[kFour], const Depth& rows, int begin) const {
 #pragma unroll
     for (int n = 0; n < kFour; ++n) add_product<kParts>(sums[n], rows, at(begin + n));
   }
 
   // Makes the compiler split rows into parts each time, instead of keeping all parts.
-  static __device__ __forceinline__ const Four& anew(Four& rows) {
+  static MDOPS_D const Four& anew(Four& rows) {
 #ifdef __CUDACC__
     asm volatile("" : "+f"(rows.v[0]), "+f"(rows.v[1]), "+f"(rows.v[2]), "+f"(rows.v[3]));
 #endif
@@ -313,8 +307,7 @@ class Tile {
   }
 
   // Calls f(eight, two eights of a U - b V or of a V + b U, slot of their factors).
-  template <class F>
-  __device__ __forceinline__ void sides(Four (&a)[kSide], Four (&b)[kSide], const F& f) const {
+  MDOPS_D void sides(Four (&a)[kSide], Four (&b)[kSide], const auto& f) const {
 #pragma unroll 1
     for (int begin = 0; begin < kSide; begin += 2) {
       Sum negative[2], positive[2];
@@ -334,7 +327,7 @@ class Tile {
     }
   }
 
-  __device__ __forceinline__ void keep_factors(Four (&scalars)[kFour], int gate) const {
+  MDOPS_D void keep_factors(Four (&scalars)[kFour], int gate) const {
 #pragma unroll 1
     for (int begin = 0; begin < kSide; begin += kFour) {
       Sum sums[kFour];
@@ -344,13 +337,11 @@ class Tile {
     }
   }
 
-  __device__ __forceinline__ uint4 at(int place) const {
-    return Weights<kParts>::parts(weights_[place * kWarp]);
-  }
+  MDOPS_D uint4 at(int place) const { return Weights<kParts>::parts(weights_[place * kWarp]); }
 
   // Reads a lane's part of an even number of eights of an edge array's columns.
   template <int kEights>
-  __device__ __forceinline__ void load(Four (&rows)[kEights], const float* array, int begin) const {
+  MDOPS_D void load(Four (&rows)[kEights], const float* array, int begin) const {
     const float* const from = array + edge_ * kNumbers + 8 * begin + 4 * (lane_index() % 4);
     constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
@@ -362,7 +353,7 @@ class Tile {
     }
   }
 
-  __device__ __forceinline__ void write(int eight, const Four& y, const Four& z) const {
+  MDOPS_D void write(int eight, const Four& y, const Four& z) const {
     float* const to = args_.y + edge_ * kNumbers + 8 * eight + 4 * (lane_index() % 4);
     if (edge_ < args_.edges) *reinterpret_cast<float4*>(to) = {y.v[0], y.v[1], z.v[0], z.v[1]};
     if (edge_ + 8 < args_.edges)
@@ -370,35 +361,33 @@ class Tile {
   }
 
   // x + z for two eights, with the factors stored from slot `factor` on if there is a gate.
-  __device__ __forceinline__ void add(const float* x, int eight, const Four& z, const Four& next,
-                                      int factor) const {
+  MDOPS_D void add(const float* x, int eight, const Four& z, const Four& next, int factor) const {
     if constexpr (kGated)
       add_plain(x, eight, times(z, kept(factor)), times(next, kept(factor + 1)));
     else
       add_plain(x, eight, z, next);
   }
-  __device__ __forceinline__ void add_plain(const float* x, int eight, const Four& z,
-                                            const Four& next) const {
+  MDOPS_D void add_plain(const float* x, int eight, const Four& z, const Four& next) const {
     Four rows[2];
     load(rows, x, eight);
     write(eight, plus(rows[0], z), plus(rows[1], next));
   }
 
-  static __device__ __forceinline__ Four times(const Four& a, const Four& b) {
+  static MDOPS_D Four times(const Four& a, const Four& b) {
     return {a.v[0] * b.v[0], a.v[1] * b.v[1], a.v[2] * b.v[2], a.v[3] * b.v[3]};
   }
-  static __device__ __forceinline__ Four plus(const Four& a, const Four& b) {
+  static MDOPS_D Four plus(const Four& a, const Four& b) {
     return {a.v[0] + b.v[0], a.v[1] + b.v[1], a.v[2] + b.v[2], a.v[3] + b.v[3]};
   }
-  static __device__ __forceinline__ Four sigmoids(const Four& a) {
+  static MDOPS_D Four sigmoids(const Four& a) {
     return {sigmoid(a.v[0]), sigmoid(a.v[1]), sigmoid(a.v[2]), sigmoid(a.v[3])};
   }
 
   // To the lane's own slots.
-  __device__ __forceinline__ void keep(int eight, const Four& a) const {
+  MDOPS_D void keep(int eight, const Four& a) const {
     *reinterpret_cast<float4*>(own_ + eight * 4 * kWarp) = {a.v[0], a.v[1], a.v[2], a.v[3]};
   }
-  __device__ __forceinline__ Four kept(int eight) const {
+  MDOPS_D Four kept(int eight) const {
     const float4 a = *reinterpret_cast<const float4*>(own_ + eight * 4 * kWarp);
     return {a.x, a.y, a.z, a.w};
   }
@@ -424,8 +413,7 @@ __global__ void __launch_bounds__(tensor_warps(kDegrees) * kWarp, 1)
 }
 
 // Calls f.operator()<degrees>() for `degrees` from 1 to 3.
-template <class F>
-auto with_degrees(int64_t degrees, const F& f) {
+auto with_degrees(int64_t degrees, const auto& f) {
   if (degrees == 1) return f.template operator()<1>();
   if (degrees == 2) return f.template operator()<2>();
   return f.template operator()<3>();
@@ -457,6 +445,4 @@ void run_tensor(const Gpu& gpu, const So2Args<float>& args) {
   });
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -26,6 +26,7 @@
 #include <algorithm>
 
 #include "common/gpu_barrier.h"
+#include "common/gpu_floats.h"
 #include "common/gpu_unroll.h"
 #include "common/gpu_wgmma.h"
 #include "gemm/gpu_hopper.h"
@@ -34,9 +35,7 @@
 #include "so2_layer/gpu_ring.h"
 #include "so2_layer/gpu_wide_pack.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kWideThreads = 256, kWideWarps = kWideThreads / kWarp, kWideRows = 128;
 constexpr int kTogether = 2;  // times 64 products that the tensor cores sum
@@ -87,7 +86,7 @@ template <int kDegrees, int kParts, bool kBack, bool kGated, int kSplit>
 class WideTile {
  public:
   // For a block with so many tiles.
-  __device__ __forceinline__ WideTile(const WideArgs& args, int64_t tiles)
+  MDOPS_D WideTile(const WideArgs& args, int64_t tiles)
       : args_(args),
         a_(net_memory() + (-reinterpret_cast<uintptr_t>(net_memory()) & (kWideAlignment - 1))),
         ring_(a_ + kOperandBytes, args.slots, kStageBytes, args.packed, args.stages, tiles) {
@@ -99,7 +98,7 @@ class WideTile {
   }
 
   // `count` edges from `first` on.
-  __device__ __forceinline__ void run(int64_t first, int count) {
+  MDOPS_D void run(int64_t first, int count) {
     first_ = first, count_ = count, is_busy_ = group_ * kGroupRows < count;
     columns_ = args_.unscale;
     const So2Args<float>& layer = args_.layer;
@@ -137,9 +136,8 @@ class WideTile {
         for (int l = 0; l < kDegrees; ++l) {
           const int64_t n = r * kRow + kMiddle + l * kWideChannels + k, m = n + kSide;
           const float2 f = two(factors_ + r * kSide + l * kWideChannels + k), a = two(g + n), b = two(g + m);
-          found[l] = times(f, a), found[kDegrees + l] = times(f, b);
-          found[2 * kDegrees + l] =
-              plus(times(a, less(once(y + n), once(x + n))), times(b, less(once(y + m), once(x + m))));
+          found[l] = f * a, found[kDegrees + l] = f * b;
+          found[2 * kDegrees + l] = a * (once(y + n) - once(x + n)) + b * (once(y + m) - once(x + m));
         }
       });
 #pragma unroll 1
@@ -151,9 +149,9 @@ class WideTile {
           const int at = l * kWideChannels + k;
           const int64_t n = r * kRow + kWideChannels + at;
           const float2 f = two(factors_ + r * kSide + at), by = two(g + n);
-          const float2 own = times(by, less(once(y + n), once(x + n)));
-          found[l] = times(plus(two(slopes() + r * kSide + at), own), {1.0f - f.x, 1.0f - f.y});
-          found[kDegrees + l] = times(f, by);
+          const float2 own = by * (once(y + n) - once(x + n));
+          found[l] = (two(slopes() + r * kSide + at) + own) * float2{1.0f - f.x, 1.0f - f.y};
+          found[kDegrees + l] = f * by;
         }
       });
       add_slopes();
@@ -176,31 +174,25 @@ class WideTile {
   static constexpr int kRow = kMiddle + 2 * kSide;
   static constexpr int kPieces = 4 / kSplit;  // of 16 numbers, in a group's part of 64
 
-  static __device__ __forceinline__ float2 two(const float* from) {
-    return *reinterpret_cast<const float2*>(from);
-  }
+  static MDOPS_D float2 two(const float* from) { return *reinterpret_cast<const float2*>(from); }
   // Shared memory holds the products' rows, then the ring, then the rows' inverse scales.
   static constexpr int kOperandBytes = wide_units(kDegrees) * kParts * kBlockBytes;
   // Whether the residual can be read from the products' rows.
   static constexpr bool kAddsRows = kParts == 2 && !(kBack && kGated);
-  __device__ __forceinline__ float* rows() const {
+  MDOPS_D float* rows() const {
     return reinterpret_cast<float*>(a_ + kOperandBytes + WideRing::bytes(args_.slots, kStageBytes));
   }
   // In the block's own device memory, after the factors.
-  __device__ __forceinline__ float* slopes() const { return factors_ + kWideRows * kSide; }
-  __device__ __forceinline__ float* of_scalars() const { return slopes() + kWideRows * kSide; }
+  MDOPS_D float* slopes() const { return factors_ + kWideRows * kSide; }
+  MDOPS_D float* of_scalars() const { return slopes() + kWideRows * kSide; }
 
   // A read of numbers that are not read again.
-  static __device__ __forceinline__ float2 once(const float* from) {
-    return __ldcs(reinterpret_cast<const float2*>(from));
-  }
-  static __device__ __forceinline__ float2 less(float2 a, float2 b) { return {a.x - b.x, a.y - b.y}; }
-  static __device__ __forceinline__ float2 times(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; }
+  static MDOPS_D float2 once(const float* from) { return __ldcs(reinterpret_cast<const float2*>(from)); }
 
-  __device__ __forceinline__ void sync_group() const { sync_threads(group_ + 1, kGroupThreads); }
+  MDOPS_D void sync_group() const { sync_threads(group_ + 1, kGroupThreads); }
 
   // Prefetches `numbers` of each of `count` rows to the L2 cache.
-  __device__ __forceinline__ void prefetch(const float* from, int numbers, int count) const {
+  MDOPS_D void prefetch(const float* from, int numbers, int count) const {
 #ifdef __CUDA_ARCH__
     if (static_cast<int>(threadIdx.x) < count)
       asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + threadIdx.x * kRow),
@@ -208,7 +200,7 @@ class WideTile {
 #endif
   }
   // The same for the first numbers of the block's next tile.
-  __device__ __forceinline__ void prefetch_next(const float* from) const {
+  MDOPS_D void prefetch_next(const float* from) const {
     const int64_t step = static_cast<int64_t>(gridDim.x) * kWideRows;
     prefetch(from + step * kRow, kMiddle,
              static_cast<int>(max(int64_t{0}, min(int64_t{kWideRows}, args_.layer.edges - first_ - step))));
@@ -218,7 +210,7 @@ class WideTile {
   // lane two of each 64 numbers: f(row of the tile, index of the first, results). Then come kSlopes results
   // that are stored as slopes. All reads come before the writes. Rows beyond the last one repeat it.
   template <int kAtOnce, int kDepth, int kSlopes = 0, class F>
-  __device__ __forceinline__ void load(const F& f) {
+  MDOPS_D void load(const F& f) {
     sync_group();  // no product still reads the old rows, and other threads' writes are visible
     const int lane = lane_index(), last = min(count_, (group_ + 1) * kGroupRows);
 #pragma unroll 1
@@ -268,7 +260,7 @@ class WideTile {
   // product(stage's columns, which 64, which 16 of a group's, whether to add) for each 16 of a group's depth,
   // and add() for the tensor cores' sums after each kTogether times 64.
   template <int kColumns, int kDepth, bool kUnrolls = false, class Product, class Add>
-  __device__ __forceinline__ void each_stage(const Product& product, const Add& add) {
+  MDOPS_D void each_stage(const Product& product, const Add& add) {
     constexpr int kSteps = stage_depth(kColumns, kParts, kSplit) / 16;  // of 16 numbers, in a stage
     constexpr int kEach = kPieces / kSteps, kAtOnce = kTogether * kSplit;
     if (!is_busy_) {
@@ -309,8 +301,7 @@ class WideTile {
   // sum (+)= rows times a stage's columns, by three products of two parts or one, for each group of channels:
   // in the rows' unit of 64 numbers, the group's k-th 16.
   template <int kColumns>
-  __device__ __forceinline__ void add_product(float (&sums)[kColumns / 2], uint64_t columns, int unit, int k,
-                                              bool adds) const {
+  MDOPS_D void add_product(float (&sums)[kColumns / 2], uint64_t columns, int unit, int k, bool adds) const {
     constexpr int kLow = kColumns == 128 ? 2 : 4, kOwn = kColumns / 2 / kSplit;
 #pragma unroll
     for (int own = 0; own < kSplit; ++own, k += kPieces, columns += kStageBytes / kSplit / 16) {
@@ -327,7 +318,7 @@ class WideTile {
   // Multiplies rows by the stream's next chunk, from unit `unit` of 64 numbers on; kMore: adds to sums of
   // other rows. `by_row`: the rows' inverse scales.
   template <int kColumns, int kDepth, bool kMore = false>
-  __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2], int unit, const float (&by_row)[2]) {
+  MDOPS_D void multiply(float (&sum)[kColumns / 2], int unit, const float (&by_row)[2]) {
     float part[kColumns / 2];
     if constexpr (!kMore)
 #pragma unroll
@@ -345,7 +336,7 @@ class WideTile {
   }
   // The same for m = 0. Backward with gates, ds is separate, where the slopes were.
   template <int kColumns>
-  __device__ __forceinline__ void multiply_middle(float (&sum)[kColumns / 2]) {
+  MDOPS_D void multiply_middle(float (&sum)[kColumns / 2]) {
     if constexpr (kBack && kGated) {
       multiply<kColumns, kDegrees>(sum, kDegrees, by_row_);
       multiply<kColumns, 1, true>(sum, 0, by_scalar_);
@@ -356,7 +347,7 @@ class WideTile {
 
   // After all reads of what a chunk's sums are added to, which need not wait for the scales then.
   template <int kColumns>
-  __device__ __forceinline__ void unscale(float (&sum)[kColumns / 2]) {
+  MDOPS_D void unscale(float (&sum)[kColumns / 2]) {
 #pragma unroll
     for (int e = 0; e < kColumns / 8; ++e) {
       const float2 by = two(columns_ + 8 * e + column_);
@@ -373,14 +364,13 @@ class WideTile {
     float2 v[2][8];
   };
 
-  template <class F>
-  static __device__ __forceinline__ void each(const F& f) {
+  static MDOPS_D void each(const auto& f) {
     unrolled<2, 8>([&](int h, int e) { f(h, e); });
   }
 
   // Reads an array of the tile's rows, `width` numbers each, from a column on. Rows beyond the last one
   // repeat it.
-  __device__ __forceinline__ Own read(const float* array, int width, int column) const {
+  MDOPS_D Own read(const float* array, int width, int column) const {
     const float* const from[2] = {array + min(row_, count_ - 1) * width + 2 * column_ + column,
                                   array + min(row_ + 8, count_ - 1) * width + 2 * column_ + column};
     Own found;
@@ -394,8 +384,7 @@ class WideTile {
     return found;
   }
   // Calls store(h, column in row row_ + 8 h, f(h, e) and f(h, e + 1) as four numbers).
-  template <class F, class Store>
-  static __device__ __forceinline__ void by_four(const F& f, const Store& store) {
+  static MDOPS_D void by_four(const auto& f, const auto& store) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -405,27 +394,26 @@ class WideTile {
       }
   }
   // Writes to the block's own memory, which has room for all rows.
-  template <class F>
-  __device__ __forceinline__ void keep(float* array, int width, int column, const F& f) const {
+  MDOPS_D void keep(float* array, int width, int column, const auto& f) const {
     float* const to = array + row_ * width + 2 * column_ + column;
     by_four(f, [&](int h, int k, const float4& four) {
       *reinterpret_cast<float4*>(to + 8 * h * width + k) = four;
     });
   }
-  __device__ __forceinline__ Own given(const float* array, int column) const {
+  MDOPS_D Own given(const float* array, int column) const {
     return read(array + first_ * kRow, kRow, column);
   }
   // Where four of the thread's 64 numbers, those of (h, e) and (h, e + 1), are in a product's rows. That is
   // the first parts' place; an exclusive or with kSecondPart gives the second parts', as rows are swizzled.
   static constexpr int kSecondPart = 64;
-  __device__ __forceinline__ int place_of(int unit, int h, int e) const {
+  MDOPS_D int place_of(int unit, int h, int e) const {
     constexpr int kNumbers = 64 / kParts;  // in a block
     const int k = 8 * e + 2 * column_;
     return (kParts * unit + k / kNumbers) * kBlockBytes + wide_place(row_ + 8 * h, k % kNumbers);
   }
   // What 64 columns of sums are added to: the products' rows in unit `unit` of 64 numbers, or an array from a
   // column on.
-  __device__ __forceinline__ Own addend(int unit, int column) const {
+  MDOPS_D Own addend(int unit, int column) const {
     if constexpr (!kAddsRows) {
       return given(kBack ? args_.layer.grad : args_.layer.x, column);
     } else {
@@ -437,18 +425,17 @@ class WideTile {
           const int from = place_of(unit, h, e);
           const uint2 high = *reinterpret_cast<const uint2*>(a_ + from);
           const uint2 low = *reinterpret_cast<const uint2*>(a_ + (from ^ kSecondPart));
-          found.v[h][e] = times(plus(halves(high.x), halves(low.x)), {by_row_[h], by_row_[h]});
-          found.v[h][e + 1] = times(plus(halves(high.y), halves(low.y)), {by_row_[h], by_row_[h]});
+          found.v[h][e] = (halves(high.x) + halves(low.x)) * float2{by_row_[h], by_row_[h]};
+          found.v[h][e + 1] = (halves(high.y) + halves(low.y)) * float2{by_row_[h], by_row_[h]};
         }
       return found;
     }
   }
-  static __device__ __forceinline__ float2 halves(uint32_t two) {
+  static MDOPS_D float2 halves(uint32_t two) {
     return __half22float2(*reinterpret_cast<const __half2*>(&two));
   }
   // Writes the thread's part x(h, e) of the 64 numbers of s to the group's rows of products.
-  template <class X>
-  __device__ __forceinline__ void place(int unit, const X& x) {
+  MDOPS_D void place(int unit, const auto& x) {
     sync_group();  // no product still reads the old numbers
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -470,8 +457,7 @@ class WideTile {
     fence_shared();
     sync_group();
   }
-  template <class F>
-  __device__ __forceinline__ void answer(int column, const F& f) const {
+  MDOPS_D void answer(int column, const auto& f) const {
     float* const to = args_.layer.y + (first_ + row_) * kRow + 2 * column_ + column;
     const bool there[2] = {row_ < count_, row_ + 8 < count_};
     by_four(f, [&](int h, int k, const float4& four) {
@@ -479,8 +465,7 @@ class WideTile {
     });
   }
 
-  static __device__ __forceinline__ float2 plus(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
-  static __device__ __forceinline__ float2 sigmoids(float2 a) {
+  static MDOPS_D float2 sigmoids(float2 a) {
 #ifdef __CUDACC__
     return {sigmoid_gpu(a.x), sigmoid_gpu(a.y)};
 #else
@@ -489,32 +474,31 @@ class WideTile {
   }
   // e from 8 on is the second 64 columns of a product. A group has half of each.
   template <int kSize>
-  static __device__ __forceinline__ float2 at(const float (&sum)[kSize], int h, int e) {
+  static MDOPS_D float2 at(const float (&sum)[kSize], int h, int e) {
     const int place = kSize == 64 ? place_at(e) : e;
     return {sum[4 * place + 2 * h], sum[4 * place + 2 * h + 1]};
   }
   // Their index among the sums of 128 columns.
-  static __device__ __forceinline__ constexpr int place_at(int e) {
+  static MDOPS_D constexpr int place_at(int e) {
     constexpr int kOwn = 8 / kSplit;
     return e % 8 / kOwn * 2 * kOwn + e / 8 * kOwn + e % kOwn;
   }
 
   // Backward: s, the factor of y's gradient in that of s, and the gates' factors.
-  __device__ __forceinline__ void make_scalars() {
+  MDOPS_D void make_scalars() {
     float s[32];
     const Own own = given(args_.layer.grad, 0);
     multiply<64, kDegrees + 1>(s, 0, by_row_);
     unscale<64>(s);
     keep(of_scalars(), kWideChannels, 0, [&](int h, int e) {
       const float2 x = at(s, h, e), f = sigmoids(x);
-      return times(own.v[h][e], {f.x * (1.0f + x.x * (1.0f - f.x)), f.y * (1.0f + x.y * (1.0f - f.y))});
+      return own.v[h][e] * float2{f.x * (1.0f + x.x * (1.0f - f.x)), f.y * (1.0f + x.y * (1.0f - f.y))};
     });
     make_factors([&](int h, int e) { return at(s, h, e); });
   }
 
   // Computes the factors of all degrees from s(h, e), and stores them.
-  template <class S>
-  __device__ __forceinline__ void make_factors(const S& s) {
+  MDOPS_D void make_factors(const auto& s) {
     constexpr int kUnit = kDegrees + 1;  // after the rows of m = 0
     place(kUnit, s);
 #pragma unroll 1
@@ -528,16 +512,16 @@ class WideTile {
   }
 
   // ds, where the slopes were.
-  __device__ __forceinline__ void add_slopes() {
+  MDOPS_D void add_slopes() {
     float more[32];
     const Own own = read(of_scalars(), kWideChannels, 0);
     multiply<64, kDegrees>(more, 0, by_row_);
     unscale<64>(more);
-    place(0, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
+    place(0, [&](int h, int e) { return own.v[h][e] + at(more, h, e); });
   }
 
   // m = 0, two degrees at a time.
-  __device__ __forceinline__ void add_middle() {
+  MDOPS_D void add_middle() {
 #pragma unroll 1
     for (int l = 0; l < kDegrees; l += 2) {
       float more[64];
@@ -562,31 +546,28 @@ class WideTile {
     }
   }
   // Forward with gates: s and all factors.
-  template <class S>
-  __device__ __forceinline__ void add_scalars(Own& own, const S& s) {
+  MDOPS_D void add_scalars(Own& own, const auto& s) {
     if constexpr (kAddsRows) own = addend(0, 0);
-    answer(0, [&](int h, int e) { return plus(own.v[h][e], times(s(h, e), sigmoids(s(h, e)))); });
+    answer(0, [&](int h, int e) { return own.v[h][e] + s(h, e) * sigmoids(s(h, e)); });
     make_factors(s);
   }
   // Memory is read before the products, and the rest after them.
-  __device__ __forceinline__ void add_before(int l, Own& own) const {
+  MDOPS_D void add_before(int l, Own& own) const {
     if constexpr (!kAddsRows) own = addend(l, l * kWideChannels);
   }
-  template <class Z>
-  __device__ __forceinline__ void add_behind(int l, Own& own, const Z& z) const {
+  MDOPS_D void add_behind(int l, Own& own, const auto& z) const {
     if constexpr (kAddsRows) own = addend(l, l * kWideChannels);
     if constexpr (kGated && !kBack) {
       const Own factors = read(factors_, kSide, (l - 1) * kWideChannels);
-      answer(l * kWideChannels,
-             [&](int h, int e) { return plus(own.v[h][e], times(factors.v[h][e], z(h, e))); });
+      answer(l * kWideChannels, [&](int h, int e) { return own.v[h][e] + factors.v[h][e] * z(h, e); });
     } else {
-      answer(l * kWideChannels, [&](int h, int e) { return plus(own.v[h][e], z(h, e)); });
+      answer(l * kWideChannels, [&](int h, int e) { return own.v[h][e] + z(h, e); });
     }
   }
 
   // Both signs, with factors if the layer has gates: rows of m = -1 and of m = 1 are multiplied by the same
   // 64 columns of U and of V, which have one scale.
-  __device__ __forceinline__ void add_sides(int l) {
+  MDOPS_D void add_sides(int l) {
     const int column = (l - 1) * kWideChannels, first = kMiddle + column, second = first + kSide;
     Own negative = addend(l - 1, first), positive = addend(kDegrees + l - 1, second);
     float a[64], b[64];
@@ -605,12 +586,10 @@ class WideTile {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
               float2 scale{by_row_[h] * by.x, by_row_[h] * by.y};
-              if constexpr (kGated && !kBack) scale = times(scale, factors.v[h][e]);
+              if constexpr (kGated && !kBack) scale = scale * factors.v[h][e];
               const float2 a_u = at(a, h, e), a_v = at(a, h, e + 8), b_u = at(b, h, e), b_v = at(b, h, e + 8);
-              negative.v[h][e] =
-                  plus(negative.v[h][e], times(scale, kBack ? plus(a_u, b_v) : less(a_u, b_v)));
-              positive.v[h][e] =
-                  plus(positive.v[h][e], times(scale, kBack ? less(b_u, a_v) : plus(b_u, a_v)));
+              negative.v[h][e] = negative.v[h][e] + scale * (kBack ? a_u + b_v : a_u - b_v);
+              positive.v[h][e] = positive.v[h][e] + scale * (kBack ? b_u - a_v : b_u + a_v);
             }
           }
         });
@@ -705,6 +684,4 @@ inline void run_wide(const Gpu& gpu, const So2Args<float>& args, char* memory) {
   args.degrees == 2 ? launch_degrees.template operator()<2>() : launch_degrees.template operator()<3>();
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -10,9 +10,7 @@
 #include "gemm/gpu_parts.h"
 #include "so2_layer/so2_layer.h"
 
-namespace mdops {
-
-namespace gpu_so2 {
+namespace mdops::gpu_so2 {
 
 constexpr int kWideChannels = 64, kMostDegrees = 3;
 constexpr int kStageBytes = 8192;
@@ -86,14 +84,14 @@ struct WideShape {
 
 // The place of a number's part in its stage, in bytes: rows of 64 bytes for 128 columns, of 128 bytes for 64,
 // with the second part in their second halves.
-__device__ __forceinline__ int stage_place(bool wide, int column, int k, int part) {
+MDOPS_D int stage_place(bool wide, int column, int k, int part) {
   if (!wide) return wide_place(column, k, part);
   return 64 * column + (((k / 8 + 2 * part) ^ (column / 2 & 3)) << 4) + 2 * (k % 8);
 }
 
 // The column at place n of a chunk of so many columns: of each sixteen a thread has four side by side, which
 // it reads and writes together.
-__device__ __forceinline__ int column_at(int n, int columns, int groups) {
+MDOPS_D int column_at(int n, int columns, int groups) {
   const int of_group = columns / groups, width = kWideChannels / groups;
   const int group = n / of_group, half = n % of_group / width, c = n % width;
   return kWideChannels * half + width * group + c / 16 * 16 + c / 2 % 4 * 4 + c / 8 % 2 * 2 + c % 2;
@@ -104,7 +102,7 @@ struct WideColumn {
   const float* first;
   int step;
 };
-__device__ __forceinline__ WideColumn column_of(const So2Args<float>& args, const WideChunk& chunk, int n) {
+MDOPS_D WideColumn column_of(const So2Args<float>& args, const WideChunk& chunk, int n) {
   const int c = kWideChannels, middle = static_cast<int>(args.middle()), side = static_cast<int>(args.side());
   const int l = chunk.index, place = n / c * side, own = (l - 1) * c + n % c;  // of both signs
   switch (chunk.kind) {
@@ -193,6 +191,4 @@ static __global__ void __launch_bounds__(kPackThreads)
   }
 }
 
-}  // namespace gpu_so2
-
-}  // namespace mdops
+}  // namespace mdops::gpu_so2

@@ -14,9 +14,8 @@ namespace mdops {
 
 // The weights of a layer for rows of `channels` channels.
 template <class Device, class T>
-So2Args<T> take_layer(Checked<Device>& in, int64_t edges, int64_t rows, int64_t channels,
-                      const Tensor& weight, const Tensor& both, const std::optional<Tensor>& gate,
-                      const std::string& matmul_name, T) {
+So2Args<T> take_layer(Checked<Device>& in, int64_t edges, int64_t rows, int64_t channels, Input weight,
+                      Input both, const Optional& gate, const std::string& matmul_name, T) {
   So2Args<T> a{edges, (rows - 1) / 3, channels};
   in.place(a.weight, "weight", weight, {a.middle(), a.middle()});
   in.place(a.both, "both", both, {a.side(), 2 * a.side()});
@@ -34,14 +33,13 @@ So2Args<T> take_layer(Checked<Device>& in, int64_t edges, int64_t rows, int64_t 
 
 template <class Device, class T>
 struct So2LayerOps {
-  static Tensor so2_layer(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& both,
-                          const Tensor& gate, const std::string& matmul, int64_t groups) {
+  static Tensor so2_layer(Checked<Device>& in, Input x, Input weight, Input both, Input gate,
+                          const std::string& matmul, int64_t groups) {
     return run(in, taken(in, x, weight, both, gate, matmul, groups));
   }
 
-  static Tensor so2_layer_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
-                                   const Tensor& weight, const Tensor& both, const Tensor& gate,
-                                   const std::string& matmul, int64_t groups, const Tensor& result) {
+  static Tensor so2_layer_backward(Checked<Device>& in, Input grad, Input x, Input weight, Input both,
+                                   Input gate, const std::string& matmul, int64_t groups, Input result) {
     So2Args<T> a = taken(in, x, weight, both, gate, matmul, groups);
     in.give(a.grad, "grad", grad, {a.edges, x.size(1), a.channels});
     in.place(a.result, "result", result, {a.edges, x.size(1), a.channels});
@@ -51,8 +49,8 @@ struct So2LayerOps {
   MDOPS_IMPLEMENT_FLOATS(So2LayerOps, so2_layer, so2_layer_backward)
 
  private:
-  static So2Args<T> taken(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& both,
-                          const Tensor& gate, const std::string& matmul, int64_t groups) {
+  static So2Args<T> taken(Checked<Device>& in, Input x, Input weight, Input both, Input gate,
+                          const std::string& matmul, int64_t groups) {
     const T* rows;
     in.place(rows, "x", x, {kAny, kAny, kAny});
     So2Args<T> a = take_layer(in, x.size(0), x.size(1), x.size(2), weight, both, gate, matmul, T{});
@@ -82,7 +80,7 @@ void run_one_by_one(const AnyOp& op, So2Messages<T>& given) {
   const RotationShape& shape = given.shape;
   const FrameShape frames{shape.edges, given.degree > 0};
   const OrderShape orders = orders_of(shape, given.degree);
-  std::vector<Tensor> kept;
+  Tensors kept;
   const auto next = [&](int64_t numbers) -> T* {
     kept.push_back(empty(op, {shape.edges, shape.rows, numbers}, kDtype<T>));
     return data_of(kept.back());
@@ -127,13 +125,11 @@ void run_one_by_one(const AnyOp& op, So2Messages<T>& given) {
 // The first layers have gates.
 template <class Device, class T>
 struct So2MessageOps {
-  using Tensors = std::vector<Tensor>;
-  using Order = std::optional<Tensor>;
+  using Order = Optional;
 
-  static So2Messages<T> arguments(Checked<Device>& in, const Tensor& vectors, const Tensor& mixture,
-                                  const Tensor& x, const Tensor& weight, NodeIndex nodes, NodeIndex centers,
-                                  const Tensors& weights, const Tensors& both, const Tensors& gates,
-                                  const std::string& matmul) {
+  static So2Messages<T> arguments(Checked<Device>& in, Input vectors, Input mixture, Input x, Input weight,
+                                  NodeIndex nodes, NodeIndex centers, const Tensors& weights,
+                                  const Tensors& both, const Tensors& gates, const std::string& matmul) {
     So2Messages<T> a{};
     in.take(a.vectors, "vectors", vectors, {kAny, 3});
     const int64_t edges = vectors.size(0);
@@ -168,8 +164,7 @@ struct So2MessageOps {
     return {sums, y};
   }
 
-  static Outputs<4> so2_messages_backward(Checked<Device>& in, So2Messages<T>& a, const Tensor& grad,
-                                          const Tensor& y) {
+  static Outputs<4> so2_messages_backward(Checked<Device>& in, So2Messages<T>& a, Input grad, Input y) {
     const auto [edges, nodes, rows, columns, channels] = a.shape;
     in.take_saved(a.y, "y", y, {kept(in.op, a), edges, rows, channels});
     in.give(a.grad, "grad", grad, {a.of_center.nodes, columns, channels});
@@ -190,7 +185,7 @@ struct So2MessageOps {
     return op.on_cpu() && a.may_go_by_nodes() ? static_cast<int64_t>(a.layers.size()) - 1 : 1;
   }
 
-  static int64_t degree_of(const Op& op, const Tensor& x) {
+  static int64_t degree_of(const Op& op, Input x) {
     int64_t degree = 0;
     while ((degree + 1) * (degree + 1) < x.size(1)) ++degree;
     if ((degree + 1) * (degree + 1) != x.size(1) || degree > kMostDegree)

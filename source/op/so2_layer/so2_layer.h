@@ -13,7 +13,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <vector>
 
 #include "common/isa.h"
@@ -77,12 +76,7 @@ struct So2Messages {
   }
 };
 
-// Bytes of the CPU's packed weights, and of a thread's memory.
-struct So2Sizes {
-  int64_t packed, scratch;
-};
-
-MDOPS_DECLARE_KERNELS(So2Sizes so2_sizes(const So2Args<T>& args))
+MDOPS_DECLARE_KERNELS(PackedSizes so2_sizes(const So2Args<T>& args))
 MDOPS_DECLARE_KERNELS(void so2_pack(const So2Args<T>& args, void* packed))
 MDOPS_DECLARE_KERNELS(void so2_rows(const So2Args<T>& args, int64_t from, int64_t to, const void* packed,
                                     void* scratch))

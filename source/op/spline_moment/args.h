@@ -13,8 +13,7 @@ struct PlaceInputs {
 
   // `padding` is empty where each type has places of its own.
   PlaceInputs() = default;
-  PlaceInputs(const Op& op, const Tensor& zeroed_, const Tensor& sel_, const Tensor& padding_, int64_t atoms,
-              int64_t ntypes)
+  PlaceInputs(const Op& op, Input zeroed_, Input sel_, Input padding_, int64_t atoms, int64_t ntypes)
       : zeroed(input(op, "zeroed", zeroed_, ScalarType::Bool, {ntypes, ntypes})),
         sel(input(op, "sel", sel_, ScalarType::Int, {kAny})),
         padding(input(op, "padding", padding_, ScalarType::Int, {kAny})),

@@ -33,17 +33,17 @@ __host__ __device__ constexpr int type_sums(int basis) {
 }
 
 template <class T>
-__device__ __forceinline__ void load_vector(const T* values, int64_t slot, T* d) {
+MDOPS_D void load_vector(const T* values, int64_t slot, T* d) {
   for (int a = 0; a < 3; ++a) d[a] = values[3 * slot + a];
 }
 
 template <class T>
-__device__ __forceinline__ void fill(T* out, int64_t size, T value) {
+MDOPS_D void fill(T* out, int64_t size, T value) {
   for (int64_t k = lane_index(); k < size; k += kWarp) out[k] = value;
 }
 
 template <int Columns, bool Shared, class T>
-__device__ __forceinline__ void clear_sums(int basis, T* sums) {
+MDOPS_D void clear_sums(int basis, T* sums) {
   const int quads = type_sums<Columns>(basis) * Lanes<Columns, Shared>::kCopies / 4;
   if constexpr (Shared)
     for (int k = lane_index(); k < quads; k += kWarp) reinterpret_cast<Pack<T, 4>*>(sums)[k] = Pack<T, 4>{};
@@ -53,7 +53,7 @@ __device__ __forceinline__ void clear_sums(int basis, T* sums) {
 
 // Writes the sum of the copies to the result.
 template <int Columns, class T>
-__device__ __forceinline__ void write_sums(int basis, const T* sums, T* out) {
+MDOPS_D void write_sums(int basis, const T* sums, T* out) {
   constexpr int width = Columns == 4 ? 4 : 1;
   using Numbers = Pack<T, width>;
   for (int k = lane_index(); k < basis * Columns / width; k += kWarp) {
@@ -70,9 +70,9 @@ __device__ __forceinline__ void write_sums(int basis, const T* sums, T* out) {
 // Adds the neighbours [begin, begin + count) of one type to its sums; counts those within the cutoff in
 // `inside`, and updates this lane's smallest squared distance, `nearest`.
 template <int Columns, bool Gated, bool Shared, class T, bool Tangent>
-__device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tangent, int64_t begin,
-                                         int count, bool masked, const Normalisation<T>& norm,
-                                         Staged<T, Tangent>* stage, T* sums, int* inside, T* nearest) {
+MDOPS_D void add_type(const MomentArgs<T>& args, const T* tangent, int64_t begin, int count, bool masked,
+                      const Normalisation<T>& norm, Staged<T, Tangent>* stage, T* sums, int* inside,
+                      T* nearest) {
   const T cutoff2 = args.cutoff.cutoff * args.cutoff.cutoff;
   for (int k = 0; k < count; k += kWarp) {
     const int64_t slot = begin + k + lane_index();
@@ -105,9 +105,8 @@ __device__ __forceinline__ void add_type(const MomentArgs<T>& args, const T* tan
 // The moments of one atom, or with `Tangent` their derivative along the tangents. One type's sums are in
 // shared memory, or directly in the result if they do not fit.
 template <int Columns, bool Gated, bool Shared, class T, bool Tangent>
-__device__ __forceinline__ void moments_of(const MomentArgs<T>& args, int64_t i, const T* tangent,
-                                           Staged<T, Tangent>* stage, T* shared_sums, T* moments,
-                                           int32_t* within, T* nearest) {
+MDOPS_D void moments_of(const MomentArgs<T>& args, int64_t i, const T* tangent, Staged<T, Tangent>* stage,
+                        T* shared_sums, T* moments, int32_t* within, T* nearest) {
   const int size = args.basis() * Columns, type = args.types[i];
   const int32_t* counts = args.counts + i * args.ntypes;
   const RowKind kind = row_kind(type, args.ntypes, counts, args.width);
@@ -174,7 +173,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks<T, Tangent>)
 
 // Copies one type's gradient into shared memory; by 16 bytes if both are aligned.
 template <class T>
-__device__ __forceinline__ void copy_grad(const T* from, int size, T* to) {
+MDOPS_D void copy_grad(const T* from, int size, T* to) {
   constexpr int per = 16 / sizeof(T);
   if (reinterpret_cast<uintptr_t>(from) % 16 == 0 && size % per == 0)
     for (int k = lane_index(); k < size / per; k += kWarp)

@@ -43,7 +43,7 @@ struct alignas(16) Staged {
 };
 
 template <class T, bool Tangent>
-__device__ __forceinline__ void clear_lines(Staged<T, Tangent>* stage) {
+MDOPS_D void clear_lines(Staged<T, Tangent>* stage) {
   for (int word = 0; word <= Tangent; ++word)
     for (int m = kSplineSupport; m < kSplineSupport + 2; ++m) stage->basis[word][m][lane_index()] = T(0);
 }
@@ -51,9 +51,8 @@ __device__ __forceinline__ void clear_lines(Staged<T, Tangent>* stage) {
 // Stages this lane's neighbour at place `k`; `table` is the first row of its type's sums. Returns the first
 // row to which it adds. With `Gated` the row is that with a gate; w gets the gate in any case.
 template <bool Gated, class T, bool Tangent>
-__device__ __forceinline__ int prepare(const Cutoff<T>& cutoff, const SplineGrid<T>& grid,
-                                       const Normalisation<T>& norm, int table, const T* d, const T* tangent,
-                                       int k, Staged<T, Tangent>* stage, T* w) {
+MDOPS_D int prepare(const Cutoff<T>& cutoff, const SplineGrid<T>& grid, const Normalisation<T>& norm,
+                    int table, const T* d, const T* tangent, int k, Staged<T, Tangent>* stage, T* w) {
   const RadialTerms<T> f = radial_terms(squared_length(d), cutoff);
   const SplinePlace<T> place = spline_place(f.s, grid);
   T value[kSplineSupport], slope[kSplineSupport];
@@ -83,7 +82,7 @@ __device__ __forceinline__ int prepare(const Cutoff<T>& cutoff, const SplineGrid
 
 // Place `k` of the stage without a neighbour: it adds zero.
 template <class T, bool Tangent>
-__device__ __forceinline__ void leave_empty(int k, Staged<T, Tangent>* stage) {
+MDOPS_D void leave_empty(int k, Staged<T, Tangent>* stage) {
   stage->first[k] = 0;
   for (int word = 0; word <= Tangent; ++word) {
     stage->row[word][k] = Pack<T, 4>{};
@@ -94,7 +93,7 @@ __device__ __forceinline__ void leave_empty(int k, Staged<T, Tangent>* stage) {
 // Adds `count` staged neighbours to sums, whose copies are `apart` numbers from each other; the places up to
 // a multiple of kUnroll * kCopies are empty. `Bounded`: the sums have no extra rows.
 template <class Lanes, bool Bounded, class T, bool Tangent>
-__device__ __forceinline__ void add_staged(const Staged<T, Tangent>& stage, int count, int apart, T* sums) {
+MDOPS_D void add_staged(const Staged<T, Tangent>& stage, int count, int apart, T* sums) {
   constexpr int Columns = Lanes::kColumns;
   using Numbers = Pack<T, Lanes::kWidth>;
   const int copy = lane_index() / Lanes::kGroup, within = lane_index() % Lanes::kGroup;
@@ -134,7 +133,7 @@ __device__ __forceinline__ void add_staged(const Staged<T, Tangent>& stage, int 
 
 // P_a = sum_m weights[m] grad[m][a] of one neighbour, four numbers.
 template <int Columns, bool Aligned, class T>
-__device__ __forceinline__ void contract(const T* grad, const T* weights, T* p) {
+MDOPS_D void contract(const T* grad, const T* weights, T* p) {
   for (int a = 0; a < 4; ++a) p[a] = T(0);
 #pragma unroll
   for (int m = 0; m < kSplineSupport; ++m) {
@@ -158,9 +157,8 @@ __device__ __forceinline__ void contract(const T* grad, const T* weights, T* p) 
 // of <grad, moments> times the pair's tangent. `Aligned`: grad can be read 16 bytes at a time. Moments side
 // by side have the gradient of the plain ones in `beside`.
 template <int Columns, Gate G, bool Second, bool Aligned, class T>
-__device__ __forceinline__ void pull(const Cutoff<T>& cutoff, const SplineGrid<T>& grid,
-                                     const Normalisation<T>& norm, const T* grad, const T* beside, const T* d,
-                                     const T* tangent, T* out) {
+MDOPS_D void pull(const Cutoff<T>& cutoff, const SplineGrid<T>& grid, const Normalisation<T>& norm,
+                  const T* grad, const T* beside, const T* d, const T* tangent, T* out) {
   static_assert(!Second || G != Gate::beside);
   const RadialTerms<T> f = radial_terms(squared_length(d), cutoff);
   const SplinePlace<T> place = spline_place(f.s, grid);

@@ -22,7 +22,7 @@ struct SplineMomentOps {
       this->grid = spline_grid<T>(intervals, s_max, grading);
     }
     // A gradient of moments, whose shape gives the intervals.
-    const T* take_gradient(Checked<Device>& in, const Tensor& grad) {
+    const T* take_gradient(Checked<Device>& in, Input grad) {
       const T* found;
       in.take(found, "grad", grad, {atoms, this->ntypes, kAny, this->columns()});
       take_intervals(in.op, grad.size(2) - 5);
@@ -30,13 +30,10 @@ struct SplineMomentOps {
     }
   };
 
-  static Given arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                         const Tensor& types, const Tensor& mean, const Tensor& std, const Tensor& pair_mask,
-                         double cutoff, double cutoff_smooth, double protection, double s_max, double grading,
-                         bool radial, bool gated) {
+  static Given arguments(Checked<Device>& in, PairTensors pairs, Input mean, Input std, Input pair_mask,
+                         CutoffNumbers cutoff, double s_max, double grading, bool radial, bool gated) {
     Given a{};
-    a.atoms = take_descriptor(in, a, a.places.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
-                              cutoff_smooth, protection);
+    a.atoms = take_descriptor(in, a, a.places.pair_mask, pairs, std, pair_mask, cutoff);
     in.take(a.mean, "mean", mean, {a.ntypes});
     a.places.ntypes = a.ntypes, a.s_max = s_max, a.grading = grading, a.radial = radial, a.gated = gated;
     if (radial && gated) fail(in.op, "argument `gated` is for all four columns, not for `radial` moments");
@@ -44,14 +41,11 @@ struct SplineMomentOps {
     return a;
   }
 
-  static Outputs<3> spline_moment(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                                  const Tensor& types, const Tensor& mean, const Tensor& std,
-                                  const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                                  const Tensor& padding, double cutoff, double cutoff_smooth,
-                                  double protection, double s_max, double grading, int64_t intervals,
+  static Outputs<3> spline_moment(Checked<Device>& in, PairTensors pairs, Input mean, Input std,
+                                  Input pair_mask, Input zeroed, Input sel, Input padding,
+                                  CutoffNumbers cutoff, double s_max, double grading, int64_t intervals,
                                   bool radial, bool gated) {
-    auto a = arguments(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                       protection, s_max, grading, radial, gated);
+    auto a = arguments(in, pairs, mean, std, pair_mask, cutoff, s_max, grading, radial, gated);
     a.take_intervals(in.op, intervals);
     const PlaceInputs places(in.op, zeroed, sel, padding, a.atoms, a.ntypes);
     a.places = places.places(a.places.pair_mask, a.ntypes);
@@ -63,17 +57,14 @@ struct SplineMomentOps {
     return {moments, within, nearest};
   }
 
-  static Tensor spline_moment_backward(Checked<Device>& in, Given& a, const Tensor& grad) {
+  static Tensor spline_moment_backward(Checked<Device>& in, Given& a, Input grad) {
     return pulled(in, a, nullptr, a.take_gradient(in, grad));
   }
 
-  static Tensor spline_moment_jvp(Checked<Device>& in, const Tensor& tangent, const Tensor& displacements,
-                                  const Tensor& counts, const Tensor& types, const Tensor& mean,
-                                  const Tensor& std, const Tensor& pair_mask, double cutoff,
-                                  double cutoff_smooth, double protection, double s_max, double grading,
-                                  int64_t intervals, bool radial, bool gated) {
-    auto a = arguments(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                       protection, s_max, grading, radial, gated);
+  static Tensor spline_moment_jvp(Checked<Device>& in, Input tangent, PairTensors pairs, Input mean,
+                                  Input std, Input pair_mask, CutoffNumbers cutoff, double s_max,
+                                  double grading, int64_t intervals, bool radial, bool gated) {
+    auto a = arguments(in, pairs, mean, std, pair_mask, cutoff, s_max, grading, radial, gated);
     a.take_intervals(in.op, intervals);
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
@@ -83,7 +74,7 @@ struct SplineMomentOps {
     return result;
   }
 
-  static Tensor spline_moment_hvp(Checked<Device>& in, Given& a, const Tensor& tangent, const Tensor& grad) {
+  static Tensor spline_moment_hvp(Checked<Device>& in, Given& a, Input tangent, Input grad) {
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
     return pulled(in, a, along, a.take_gradient(in, grad));

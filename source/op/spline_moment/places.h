@@ -36,8 +36,7 @@ struct Places {
 
   // Calls add(t, count) for the absent neighbours of atom i, which has within[t] neighbours of each type. The
   // count is negative if a type has more neighbours than places.
-  template <class Add>
-  MDOPS_HD void each_absent(int64_t i, int type, const int32_t* within, const Add& add) const;
+  MDOPS_HD void each_absent(int64_t i, int type, const int32_t* within, const auto& add) const;
 };
 
 // The same, type by type: of() for each type in turn, then end().
@@ -47,8 +46,7 @@ struct AbsentNeighbors {
   int type;
   int all_taken = 0;
 
-  template <class Add>
-  MDOPS_HD void of(int t, int within, const Add& add) {
+  MDOPS_HD void of(int t, int within, const auto& add) {
     if (places.absent) {
       if (const int count = places.absent[i * places.ntypes + t]; count != 0) add(t, count);
       return;
@@ -58,15 +56,13 @@ struct AbsentNeighbors {
     if (!places.padding && places.sel[t] != n) add(t, places.sel[t] - n);
   }
 
-  template <class Add>
-  MDOPS_HD void end(const Add& add) const {
+  MDOPS_HD void end(const auto& add) const {
     if (places.absent || !places.padding) return;
     if (const int count = places.empty(all_taken); count > 0) add(places.padding[i], count);
   }
 };
 
-template <class Add>
-MDOPS_HD void Places::each_absent(int64_t i, int type, const int32_t* within, const Add& add) const {
+MDOPS_HD void Places::each_absent(int64_t i, int type, const int32_t* within, const auto& add) const {
   AbsentNeighbors neighbors{*this, i, type};
   for (int t = 0; t < ntypes; ++t) neighbors.of(t, within[t], add);
   neighbors.end(add);

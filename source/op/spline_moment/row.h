@@ -2,8 +2,6 @@
 // neighbours at once, then one neighbour at a time into or out of the moments.
 #pragma once
 
-#include <cstdint>
-
 #include "common/vectors.h"
 #include "spline_moment/spline_moment.h"
 

@@ -2,8 +2,6 @@
 // the directional derivatives of both. Gated moments have w R in the place of R.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "env_mat/env_mat.h"
 #include "spline_moment/places.h"

@@ -2,8 +2,6 @@
 // (spline_potential.h) and StepArgs (gpu_args.h).
 #pragma once
 
-#include <cstdint>
-
 #include "env_mat/env_mat.h"
 #include "spline_moment/places.h"
 #include "spline_moment/spline.h"

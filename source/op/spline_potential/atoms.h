@@ -238,8 +238,8 @@ inline Vector4<T> four_lanes(const Vector<T>& v) {
 // The lanes of four vectors summed: (sum a, sum b, sum c, sum d). No array, as its vectors would be in memory
 // during the sums.
 template <class T>
-inline __attribute__((always_inline)) void four_sums(const Vector<T>& a, const Vector<T>& b,
-                                                     const Vector<T>& c, const Vector<T>& d, T* out) {
+MDOPS_INLINE void four_sums(const Vector<T>& a, const Vector<T>& b, const Vector<T>& c, const Vector<T>& d,
+                            T* out) {
   if constexpr (kLanes<T> >= 4) {
     using V4 = Vector4<T>;
     using Index [[maybe_unused]] = Vector4Index<T>;  // by GCC 11 alone

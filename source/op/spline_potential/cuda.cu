@@ -14,8 +14,7 @@ int parts_of(Matmul matmul) {
 }
 
 // f<parts>().
-template <class F>
-auto with_parts(int parts, const F& f) {
+auto with_parts(int parts, const auto& f) {
   return parts == 1 ? f.template operator()<1>() : f.template operator()<2>();
 }
 

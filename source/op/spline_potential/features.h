@@ -22,8 +22,7 @@ struct Lanes {
   T* base;
   int64_t width, t_width;
 
-  template <class Place>
-  Lanes(const FittingShape& net, const Panels<T>& t, const Place& place)
+  Lanes(const FittingShape& net, const Panels<T>& t, const auto& place)
       : base(place.in(t, 0)), width(place.width), t_width(mdops::MDOPS_ISA::t_width<T>(net)) {}
 
   T* at(int a, int k) const { return base + (a * t_width + k) * width; }
@@ -118,8 +117,7 @@ struct Features {
   const FittingShape& net;
   const NetWeights<T>& weights;
 
-  template <class Work>
-  void each(const Work& work) const {
+  void each(const auto& work) const {
     each_group(net, kGroup, [&](const Group& group, int64_t before) {
       work(group, before, group_weights(net, weights, group));
     });

@@ -37,7 +37,7 @@ struct ForceMemory {
 // Lane k gets the sum over the warp of v[k]: 31 exchanges for 32 sums. A lane keeps the half of the sums that
 // a bit of its index names and gives the other half away, then the same with half as many.
 template <int Half, int Size>
-__device__ __forceinline__ float transposed_sum(float (&v)[Size]) {
+MDOPS_D float transposed_sum(float (&v)[Size]) {
   const bool upper = lane_index() & Half;
 #pragma unroll
   for (int k = 0; k < Half; ++k) {
@@ -51,8 +51,8 @@ __device__ __forceinline__ float transposed_sum(float (&v)[Size]) {
 // dT[a][k] = sum_l dD[l][k] T[a][l], and for k < M2 also sum_k' dD[k][k'] T[a][k'], times the weight: for the
 // warp's share of D's rows, `Together` at a time.
 template <int Together, class Who>
-__device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_row, const float* t_row,
-                                              float weight, const Who& who, const ForceMemory& m) {
+MDOPS_D void features_to_t(const StepArgs& p, const float* d_row, const float* t_row, float weight,
+                           const Who& who, const ForceMemory& m) {
   const int lane = lane_index();
   const Features features = p.features();
   const auto begin = [&] {
@@ -120,9 +120,9 @@ __device__ __forceinline__ void features_to_t(const StepArgs& p, const float* d_
 
 // dA[b][a] = C[b] . dT[a] in the warp's share of the listed rows: eight lanes a row, four rows at a time,
 // loading the next ones meanwhile. `follow` waits for dT.
-template <class Who, class Follow>
-__device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* table, int count, const Who& who,
-                                             const ForceMemory& m, const Follow& follow) {
+template <class Who>
+MDOPS_D void t_to_moments(const StepArgs& p, const float* table, int count, const Who& who,
+                          const ForceMemory& m, const auto& follow) {
   constexpr int lanes = 8, blocks = 4, rows = kWarp / lanes;
   const int group = lane_index() / lanes, u = lane_index() % lanes, begin = rows * who.rank;
   const bool upper4 = u & 4, upper2 = u & 2;
@@ -177,8 +177,8 @@ __device__ __forceinline__ void t_to_moments(const StepArgs& p, const float* tab
 
 // Adds three numbers of each lane's pair to those of its neighbour from `first` on. Lanes from `count` on
 // have none.
-__device__ __forceinline__ void add_to_neighbors(const StepArgs& p, const ForceMemory& m, int count,
-                                                 int stride, int first, const int64_t (&values)[3]) {
+MDOPS_D void add_to_neighbors(const StepArgs& p, const ForceMemory& m, int count, int stride, int first,
+                              const int64_t (&values)[3]) {
   const int lane = lane_index();
 #pragma unroll
   for (int a = 0; a < 3; ++a) m.sums[3 * lane + a] = values[a];
@@ -194,7 +194,7 @@ __device__ __forceinline__ void add_to_neighbors(const StepArgs& p, const ForceM
 }
 
 // The atom's virial, for `add_virials`.
-__device__ __forceinline__ void keep_virial(const StepArgs& p, int i, float sum, const ForceMemory& m) {
+MDOPS_D void keep_virial(const StepArgs& p, int i, float sum, const ForceMemory& m) {
   const int lane = lane_index();
   if (lane < 9) {
     if (!(fabs(sum) < kMostVirial)) fail_system_of(p, i);
@@ -209,8 +209,7 @@ struct KeptPairs {
   float4 first = {0, 0, 0, 0};
 
   template <class Who>
-  __device__ __forceinline__ KeptPairs(const StepArgs& p, int i, int type, const float4* pairs_,
-                                       const Who& who)
+  MDOPS_D KeptPairs(const StepArgs& p, int i, int type, const float4* pairs_, const Who& who)
       : pairs(pairs_) {
     for (int t = 0; t < p.ntypes; ++t)
       count += p.places.masked(type, t) ? 0 : p.within[static_cast<int64_t>(i) * p.ntypes + t];
@@ -224,8 +223,8 @@ struct KeptPairs {
 // atoms add up to zero. Returns the share of the atom's virial W = -sum d (x) g, a number in each of nine
 // lanes; one warp alone keeps it itself.
 template <bool Gated, bool Virials, class Who>
-__device__ __forceinline__ float scatter_forces(const StepArgs& p, int i, int type, const KeptPairs& pairs,
-                                                const Who& who, const ForceMemory& m) {
+MDOPS_D float scatter_forces(const StepArgs& p, int i, int type, const KeptPairs& pairs, const Who& who,
+                             const ForceMemory& m) {
   const int lane = lane_index();
   const Normalisation<float> norm = p.normalisation(type);
   const int32_t* within = p.within + static_cast<int64_t>(i) * p.ntypes;
@@ -287,14 +286,14 @@ __device__ __forceinline__ float scatter_forces(const StepArgs& p, int i, int ty
 }
 
 // The rows of the moments that an atom's neighbours touch, in m.rows; how many there are.
-__device__ __forceinline__ int touched_rows(const StepArgs& p, int64_t row, const ForceMemory& m) {
+MDOPS_D int touched_rows(const StepArgs& p, int64_t row, const ForceMemory& m) {
   return list_rows(p.touched + row * p.words(), p.words(), m.rows);
 }
 
 // Adds an atom's forces, from the gradient of its D, times the weight of its energy.
 template <bool Gated, bool Virials>
-__device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int i, const float* d_row,
-                                            float weight, const ForceMemory& m) {
+MDOPS_D void atom_forces(const StepArgs& p, int64_t row, int i, const float* d_row, float weight,
+                         const ForceMemory& m) {
   const int type = p.types[i];
   {
     MDOPS_STAGE(feature_gradient);
@@ -310,7 +309,7 @@ __device__ __forceinline__ void atom_forces(const StepArgs& p, int64_t row, int 
 }
 
 // For one lane.
-__device__ __forceinline__ void write_energy(const StepArgs& p, int64_t row, int i) {
+MDOPS_D void write_energy(const StepArgs& p, int64_t row, int i) {
   const int type = p.types[i];
   double sum = p.net.nets[p.net_of(type) * p.net.net_size + p.out_bias];
   for (int k = 0; k < p.output_parts; ++k) sum += p.net.output[row * p.output_parts + k];
@@ -318,14 +317,14 @@ __device__ __forceinline__ void write_energy(const StepArgs& p, int64_t row, int
 }
 
 // The atom of a row whose forces count, or -1.
-__device__ __forceinline__ int real_atom_of(const StepArgs& p, int64_t row) {
+MDOPS_D int real_atom_of(const StepArgs& p, int64_t row) {
   const int i = atom_of(p, row);
   return i >= 0 && p.batch[i] >= 0 && p.batch[i] < p.systems ? i : -1;
 }
 
 // Adds the virials of a block's rows; rows without a system have -1 for it. The warps that hold them are
 // `apart` apart. All threads must call it.
-__device__ __forceinline__ void add_virials(const StepArgs& p, char* shared, int apart = 1) {
+MDOPS_D void add_virials(const StepArgs& p, char* shared, int apart = 1) {
   __syncthreads();
   // The virials of adjacent rows of one system are written as one sum.
   if (threadIdx.x >= kVirialSums) return;

@@ -35,8 +35,8 @@ struct AtomMemory {
 // Adds the first `count` waiting pairs to the moments, shared by the whole warp: one copy of them in shared
 // memory leaves room for more warps.
 template <bool Gated>
-__device__ __forceinline__ void add_pairs(const StepArgs& p, const Normalisation<float>& norm, int table,
-                                          int count, const AtomMemory& m) {
+MDOPS_D void add_pairs(const StepArgs& p, const Normalisation<float>& norm, int table, int count,
+                       const AtomMemory& m) {
   const int lane = lane_index();
   const auto touch = [&](int row) { atomicOr(m.touched + row / 32, 1u << row % 32); };
   const auto add = [&] {
@@ -67,15 +67,13 @@ __device__ __forceinline__ void add_pairs(const StepArgs& p, const Normalisation
 }
 
 // Adds absent neighbours to the moments from `row` on; for one lane.
-__device__ __forceinline__ void add_absent(const Normalisation<float>& norm, int count, int row,
-                                           const AtomMemory& m) {
+MDOPS_D void add_absent(const Normalisation<float>& norm, int count, int row, const AtomMemory& m) {
   add_padding<4>(norm, static_cast<float>(count), reinterpret_cast<float*>(m.moments + row));
   m.touched[row / 32] |= 1u << row % 32;
 }
 
 // In a plain sum neighbours that are zeroed count with s = mean, where their normalised s is zero.
-__device__ __forceinline__ void add_zeroed(const StepArgs& p, int type, int t, int count,
-                                           const AtomMemory& m) {
+MDOPS_D void add_zeroed(const StepArgs& p, int type, int t, int count, const AtomMemory& m) {
   if (lane_index() != 0) return;
   const SplinePlace<float> place = spline_place(p.mean[type], p.grid);
   const int row = p.table_row(t) + place.interval;
@@ -89,14 +87,14 @@ struct Centre {
   const double* cell;
   float cutoff2;
 
-  __device__ __forceinline__ Centre(const StepArgs& p, int i)
+  MDOPS_D Centre(const StepArgs& p, int i)
       : here(p.at[i]),
         cell(p.cell + 9 * static_cast<int64_t>(p.batch[i])),
         cutoff2(p.cutoff.cutoff * p.cutoff.cutoff) {}
 
-  static __device__ __forceinline__ Place place(const StepArgs& p, int j) { return p.at[j]; }
+  static MDOPS_D Place place(const StepArgs& p, int j) { return p.at[j]; }
   // An atom at NaN has no neighbours, either.
-  __device__ __forceinline__ bool good() const {
+  MDOPS_D bool good() const {
     const double all = here.x[0] + here.x[1] + here.x[2];
     return all == all;
   }
@@ -104,8 +102,8 @@ struct Centre {
 
 // The pair with neighbour j; whether it is within the cutoff. `good` becomes false if no such atom exists.
 template <class Centre>
-__device__ __forceinline__ bool read_pair(const StepArgs& p, const Centre& centre, int j, int image,
-                                          float4& pair, float& nearest, bool& good) {
+MDOPS_D bool read_pair(const StepArgs& p, const Centre& centre, int j, int image, float4& pair,
+                       float& nearest, bool& good) {
   bool inside = false;
   if (j >= 0 && j < p.atoms) {
     const Place there = Centre::place(p, j);
@@ -130,10 +128,10 @@ struct Uncounted {
   const int i, type;
   AbsentNeighbors absent{p.places, i, type};
 
-  __device__ __forceinline__ void add_slots(int t, int slots) const {
+  MDOPS_D void add_slots(int t, int slots) const {
     if (lane_index() == 0) add_absent(norm, slots, Gated ? 0 : p.table_row(t), m);
   }
-  __device__ __forceinline__ void of(int t, int within) {
+  MDOPS_D void of(int t, int within) {
     if (lane_index() == 0) p.within[static_cast<int64_t>(i) * p.ntypes + t] = within;
     const int zeros = p.plain && p.places.zero(type, t) ? p.places.zeros(i, t, within) : 0;
     if (zeros != 0) add_zeroed(p, type, t, zeros, m);
@@ -141,7 +139,7 @@ struct Uncounted {
     __syncwarp();
   }
   // After the last type. Returns false if the type of absent neighbours is invalid.
-  __device__ __forceinline__ bool end() const {
+  MDOPS_D bool end() const {
     if (norm.shift == 0) return true;
     if (p.places.padding && (p.places.padding[i] < 0 || p.places.padding[i] >= p.ntypes)) return false;
     absent.end([&](int kind, int slots) { add_slots(kind, slots); });
@@ -153,8 +151,7 @@ struct Uncounted {
 // Reads the atom's list, type after type, and adds up the moments of the pairs within the cutoff, stored in
 // `pairs`. Returns false for an invalid list.
 template <bool Gated>
-__device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type, float4* pairs,
-                                             const AtomMemory& m) {
+MDOPS_D bool atom_moments(const StepArgs& p, int i, int type, float4* pairs, const AtomMemory& m) {
   const int lane = lane_index();
   const Normalisation<float> norm = p.normalisation(type);
   const int64_t list = static_cast<int64_t>(i) * p.list_width;
@@ -211,7 +208,7 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
 
 // The six rows from each touched one on: their list, rising, filled up with repetitions of row 0 to a
 // multiple of four. Returns how many there are.
-__device__ __forceinline__ int list_rows(const uint32_t* touched, int words, int16_t* rows) {
+MDOPS_D int list_rows(const uint32_t* touched, int words, int16_t* rows) {
   const int lane = lane_index();
   int count = 0;
   uint32_t before = 0, own = 0;
@@ -232,21 +229,20 @@ __device__ __forceinline__ int list_rows(const uint32_t* touched, int words, int
   return count;
 }
 
-__device__ __forceinline__ const float* table_of(const StepArgs& p, int type) {
+MDOPS_D const float* table_of(const StepArgs& p, int type) {
   return p.tables + static_cast<int64_t>(type) * p.moment_rows() * p.table_width;
 }
 
 // Four numbers of a table, which has fewer than 2^31.
-__device__ __forceinline__ float4 coefficients(const float* table, int at) {
+MDOPS_D float4 coefficients(const float* table, int at) {
   return __ldg(reinterpret_cast<const float4*>(table + static_cast<uint32_t>(at)));
 }
 
 // T = A^T C in the warp's columns 4 lane .. 4 lane + 3 from `column` on: of the warp's share of the listed
 // rows, four after four.
 template <class Who>
-__device__ __forceinline__ void contract(const StepArgs& p, const float* table, int column, int count,
-                                         const Who& who, const float4* moments, const int16_t* listed,
-                                         float4 (&t)[4]) {
+MDOPS_D void contract(const StepArgs& p, const float* table, int column, int count, const Who& who,
+                      const float4* moments, const int16_t* listed, float4 (&t)[4]) {
 #pragma unroll
   for (int a = 0; a < 4; ++a) t[a] = make_float4(0, 0, 0, 0);
   const auto add = [&](int row, float4 c) {
@@ -289,9 +285,8 @@ __device__ __forceinline__ void contract(const StepArgs& p, const float* table, 
 
 // D of a descriptor as the numbers of a row from `first` on: for the warp's share of its rows.
 template <int Parts, class Who = OneWarp>
-__device__ __forceinline__ void write_d(const Features& features, int first, const float* t_row,
-                                        int table_width, const float4* narrow, const InputRow<Parts>& out,
-                                        const Who& who = {}) {
+MDOPS_D void write_d(const Features& features, int first, const float* t_row, int table_width,
+                     const float4* narrow, const InputRow<Parts>& out, const Who& who = {}) {
   for (int column = 4 * lane_index(); column < features.width; column += 4 * kWarp) {
     float4 t[4];
 #pragma unroll
@@ -309,7 +304,7 @@ __device__ __forceinline__ void write_d(const Features& features, int first, con
 }
 
 // The largest of a bound in any lane, and of the extra inputs of an atom.
-__device__ __forceinline__ float bound_with_extra(const StepArgs& p, int i, float bound) {
+MDOPS_D float bound_with_extra(const StepArgs& p, int i, float bound) {
   const float* extra = p.extra + static_cast<int64_t>(i) * p.extra_size;
   for (int k = lane_index(); k < p.extra_size; k += kWarp) bound = fmaxf(bound, fabsf(extra[k]));
   return warp_largest(bound);
@@ -317,7 +312,7 @@ __device__ __forceinline__ float bound_with_extra(const StepArgs& p, int i, floa
 
 // The extra inputs from number `first` of the row on, then zeros.
 template <int Parts>
-__device__ __forceinline__ void write_extra(const StepArgs& p, int i, int first, const InputRow<Parts>& out) {
+MDOPS_D void write_extra(const StepArgs& p, int i, int first, const InputRow<Parts>& out) {
   const float* extra = p.extra + static_cast<int64_t>(i) * p.extra_size;
   const auto input = [&](int k) { return k < p.extra_size ? extra[k] : 0.0f; };
   for (int k = 4 * lane_index(); k < p.net.net.inputs - first; k += 4 * kWarp)
@@ -326,8 +321,8 @@ __device__ __forceinline__ void write_extra(const StepArgs& p, int i, int first,
 
 // The row of features: D, the extra inputs, zeros.
 template <int Parts>
-__device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t row, const float* t_row,
-                                               float bound, const AtomMemory& m) {
+MDOPS_D void write_features(const StepArgs& p, int i, int64_t row, const float* t_row, float bound,
+                            const AtomMemory& m) {
   const InputRow<Parts> out = begin_row<Parts>(p.net, row, bound_with_extra(p, i, bound));
   const Features features = p.features();
   write_d(features, 0, t_row, p.table_width, m.narrow, out);
@@ -336,32 +331,32 @@ __device__ __forceinline__ void write_features(const StepArgs& p, int i, int64_t
 
 // Zeros instead of an atom's outputs, for the rows that fill up a tile.
 template <int Parts>
-__device__ __forceinline__ void write_empty_row(const StepArgs& p, int64_t row) {
+MDOPS_D void write_empty_row(const StepArgs& p, int64_t row) {
   const InputRow<Parts> out = begin_row<Parts>(p.net, row, 0);
   for (int k = 4 * lane_index(); k < p.net.net.inputs; k += 4 * kWarp) out.store(k, 0, 0, 0, 0);
 }
 
 // The atom of a row of the chunk: -1 in those that fill up a tile, -2 without a tile.
-__device__ __forceinline__ int atom_of(const StepArgs& p, int64_t row) {
+MDOPS_D int atom_of(const StepArgs& p, int64_t row) {
   if (row >= p.net.rows || p.first_row + row >= p.rows) return -2;
   const int net = p.tile_net[(p.first_row + row) / p.tile_rows], atom = p.row_atom[p.first_row + row];
   return net < 0 ? -2 : atom;
 }
 
 // A warp's sums in its memory.
-__device__ __forceinline__ void clear(const StepArgs& p, const AtomMemory& m) {
+MDOPS_D void clear(const StepArgs& p, const AtomMemory& m) {
   const int lane = lane_index();
   clear_lines(m.stage);
   for (int b = lane; b < p.moment_rows() + 2; b += kWarp) m.moments[b] = make_float4(0, 0, 0, 0);
   for (int w = lane; w < p.words(); w += kWarp) m.touched[w] = 0;
 }
 
-__device__ __forceinline__ bool in_system(const StepArgs& p, int i) {
+MDOPS_D bool in_system(const StepArgs& p, int i) {
   return p.batch[i] >= 0 && p.batch[i] < p.systems;
 }
 
 // For an atom with a wrong list or place.
-__device__ __forceinline__ void fail_atom(const StepArgs& p, int i) {
+MDOPS_D void fail_atom(const StepArgs& p, int i) {
   const int lane = lane_index();
   if (lane == 0) fail_system_of(p, i), p.nearest[i] = not_a_number<float>();
   for (int t = lane; t < p.ntypes; t += kWarp) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
@@ -370,7 +365,7 @@ __device__ __forceinline__ void fail_atom(const StepArgs& p, int i) {
 // Computes T from an atom's list; a part stays in m.narrow. Returns this lane's bound of D's numbers,
 // |D[l][k]| <= max_k |T[k]|^2.
 template <bool Gated>
-__device__ __forceinline__ float form_t(const StepArgs& p, int i, int64_t row, const AtomMemory& m) {
+MDOPS_D float form_t(const StepArgs& p, int i, int64_t row, const AtomMemory& m) {
   const int lane = lane_index(), type = p.types[i];
   clear(p, m);
   __syncwarp();

@@ -137,8 +137,7 @@ void launch_moments_of(const Gpu& gpu, const NetKernel& kernel, int64_t rows, co
                  AtomMemory::bytes(p), p);
 }
 // work<gated>(); a library that is rebuilt for a model has kernels for one of the two.
-template <class Work>
-void with_gate(const StepArgs& p, const Work& work) {
+void with_gate(const StepArgs& p, const auto& work) {
 #ifdef MDOPS_MODEL_GATED
   static_cast<void>(p), work.template operator()<StepArgs::gated>();
 #else

@@ -36,29 +36,29 @@ struct Team {
       : rank(threadIdx.x / kWarp % warps), size(warps), number(threadIdx.x / kWarp / warps) {}
 
   // Waits for the others, whose writes are then visible.
-  __device__ __forceinline__ void sync() const { sync_threads(number + 1, kWarp * size); }
-  __device__ __forceinline__ int thread() const { return kWarp * rank + lane_index(); }
-  __device__ __forceinline__ int threads() const { return kWarp * size; }
+  MDOPS_D void sync() const { sync_threads(number + 1, kWarp * size); }
+  MDOPS_D int thread() const { return kWarp * rank + lane_index(); }
+  MDOPS_D int threads() const { return kWarp * size; }
 };
 
 // Marks the system of atom i, if it has a valid one.
-__device__ __forceinline__ void fail_system_of(const StepArgs& p, int i) {
+MDOPS_D void fail_system_of(const StepArgs& p, int i) {
   const int system = p.batch[i];
   if (system >= 0 && system < p.systems) p.failed[system] = 1;
 }
 
-__device__ __forceinline__ bool is_real(const StepArgs& p, int type) {
+MDOPS_D bool is_real(const StepArgs& p, int type) {
   return type >= 0 && type < p.ntypes;
 }
 
 // For the lane that wrote an atom's nearest distance: lists the atom if that is near or NaN.
-__device__ __forceinline__ void list_near(const StepArgs& p, int i) {
+MDOPS_D void list_near(const StepArgs& p, int i) {
   if (!p.near.c || p.nearest[i] >= p.near.far) return;
   p.near.atoms[p.first_row + atomicAdd(p.near.counts + p.first_row / p.net.rows, 1)] = i;
 }
 
 // Clears the sums, copies the positions, and counts this block's atoms of each type.
-__device__ __forceinline__ void begin_block(const StepArgs& p, int32_t* type_count) {
+MDOPS_D void begin_block(const StepArgs& p, int32_t* type_count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   for (int t = threadIdx.x; t < p.ntypes; t += blockDim.x) type_count[t] = 0;
   __syncthreads();

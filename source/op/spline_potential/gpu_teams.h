@@ -48,12 +48,9 @@ struct TeamMemories {
   const StepArgs& p;
   const Team& team;
 
-  __device__ __forceinline__ Memory of(int rank) const {
-    return Memory(shared, team.number * team.size + rank, p);
-  }
+  MDOPS_D Memory of(int rank) const { return Memory(shared, team.number * team.size + rank, p); }
   // sum(k) <- the sum over the warps of term(memory, k), for all k < count. To be called after a team.sync().
-  template <class Term, class Sum>
-  __device__ __forceinline__ void add_up(int count, const Term& term, const Sum& sum) const {
+  MDOPS_D void add_up(int count, const auto& term, const auto& sum) const {
     for (int k = team.thread(); k < count; k += team.threads()) {
       float4 x[kMostTeam];
 #pragma unroll
@@ -72,38 +69,37 @@ struct ListRuns {
   const int32_t* counts;
   int ntypes, type = 0, first = 0, run;  // of the type: its first place in the list, the run within it
 
-  __device__ __forceinline__ ListRuns(const StepArgs& p, int i, int begin)
+  MDOPS_D ListRuns(const StepArgs& p, int i, int begin)
       : counts(p.counts + static_cast<int64_t>(i) * p.ntypes), ntypes(p.ntypes), run(begin) {
     find();
   }
-  __device__ __forceinline__ void skip(int runs) {
+  MDOPS_D void skip(int runs) {
     run += runs;
     find();
   }
   // This lane's place, or -1.
-  __device__ __forceinline__ int place() const {
+  MDOPS_D int place() const {
     if (type == ntypes) return -1;
     const int k = kWarp * run + lane_index();
     return k < counts[type] ? first + k : -1;
   }
 
-  static __device__ __forceinline__ int of(int count) { return (count + kWarp - 1) / kWarp; }
+  static MDOPS_D int of(int count) { return (count + kWarp - 1) / kWarp; }
 
  private:
-  __device__ __forceinline__ void find() {
+  MDOPS_D void find() {
     for (; type < ntypes && run >= of(counts[type]); ++type) run -= of(counts[type]), first += counts[type];
   }
 };
 
 // A lane's word among `words`.
-__device__ __forceinline__ uint32_t word_of(const uint32_t* touched, int words) {
+MDOPS_D uint32_t word_of(const uint32_t* touched, int words) {
   return lane_index() < words ? touched[lane_index()] : 0;
 }
 
 // As `list_rows`, with fewer dependent steps and more exchanges between lanes, which would be too many for
 // many atoms. `first`: the lane's of the first words.
-__device__ __forceinline__ int list_rows_soon(const uint32_t* touched, int words, int16_t* rows,
-                                              uint32_t first) {
+MDOPS_D int list_rows_soon(const uint32_t* touched, int words, int16_t* rows, uint32_t first) {
   const int lane = lane_index();
   int count = 0;
   uint32_t last = 0;
@@ -133,16 +129,16 @@ struct TeamCentre {
   double cell[9];
   float cutoff2;
 
-  __device__ __forceinline__ TeamCentre(const StepArgs& p, int i, int system)
+  MDOPS_D TeamCentre(const StepArgs& p, int i, int system)
       : here(place(p, i)), cutoff2(p.cutoff.cutoff * p.cutoff.cutoff) {
 #pragma unroll
     for (int k = 0; k < 9; ++k) cell[k] = system < 0 ? 0 : p.cell[9 * static_cast<int64_t>(system) + k];
   }
-  static __device__ __forceinline__ Place place(const StepArgs& p, int j) {
+  static MDOPS_D Place place(const StepArgs& p, int j) {
     const double* x = p.positions + 3 * static_cast<int64_t>(j);
     return {{x[0], x[1], x[2]}, 0};
   }
-  __device__ __forceinline__ bool good() const {
+  MDOPS_D bool good() const {
     const double all = here.x[0] + here.x[1] + here.x[2];
     return all == all;
   }
@@ -151,9 +147,8 @@ struct TeamCentre {
 // The warp's share of `atom_moments`; false for an invalid list. `counted`: the lane's of the first types'
 // counts.
 template <bool Gated>
-__device__ __forceinline__ bool share_moments(const StepArgs& p, int i, int type, const TeamCentre& centre,
-                                              int counted, float4* pairs,
-                                              const TeamMemories<TeamMemory>& memories) {
+MDOPS_D bool share_moments(const StepArgs& p, int i, int type, const TeamCentre& centre, int counted,
+                           float4* pairs, const TeamMemories<TeamMemory>& memories) {
   const Team& team = memories.team;
   const int lane = lane_index();
   const TeamMemory m = memories.of(team.rank), first = memories.of(0);
@@ -204,8 +199,7 @@ __device__ __forceinline__ bool share_moments(const StepArgs& p, int i, int type
 
 // Computes T from an atom's list, in the first warp's `part`. Returns whether list and place are valid.
 template <bool Gated>
-__device__ __forceinline__ bool team_t(const StepArgs& p, int i, int64_t place,
-                                       const TeamMemories<TeamMemory>& memories) {
+MDOPS_D bool team_t(const StepArgs& p, int i, int64_t place, const TeamMemories<TeamMemory>& memories) {
   const Team& team = memories.team;
   const int lane = lane_index(), type = p.types[i], system = p.batch[i];
   // Loaded before the team waits.
@@ -258,7 +252,7 @@ __device__ __forceinline__ bool team_t(const StepArgs& p, int i, int64_t place,
 }
 
 // Copies the columns of T that D reads twice to this warp's memory. Returns this lane's bound of D's numbers.
-__device__ __forceinline__ float narrow_columns(const StepArgs& p, const float* t, float4* narrow) {
+MDOPS_D float narrow_columns(const StepArgs& p, const float* t, float4* narrow) {
   float bound = 0;
   for (int k = lane_index(); k < p.table_width; k += kWarp) {
     const float4 v = {t[k], t[p.table_width + k], t[2 * p.table_width + k], t[3 * p.table_width + k]};
@@ -270,7 +264,7 @@ __device__ __forceinline__ float narrow_columns(const StepArgs& p, const float* 
 }
 
 // The atom of a team's place that has a type, or -1.
-__device__ __forceinline__ int typed_atom(const StepArgs& p, int64_t place) {
+MDOPS_D int typed_atom(const StepArgs& p, int64_t place) {
   return place < p.atoms && is_real(p, p.types[place]) ? static_cast<int>(place) : -1;
 }
 
@@ -308,8 +302,8 @@ __global__ void __launch_bounds__(kTeamWarps* kWarp, 1) team_moments_kernel(Step
 
 // The work of `atom_forces`. The first warp has the virial, the last one writes the energy.
 template <bool Gated, bool Virials>
-__device__ __forceinline__ void team_forces(const StepArgs& p, int64_t place, int64_t row, int i, int type,
-                                            uint32_t touched, const TeamMemories<ForceMemory>& memories) {
+MDOPS_D void team_forces(const StepArgs& p, int64_t place, int64_t row, int i, int type, uint32_t touched,
+                         const TeamMemories<ForceMemory>& memories) {
   const Team& team = memories.team;
   const int lane = lane_index();
   ForceMemory m = memories.of(team.rank);

@@ -22,8 +22,7 @@ MDOPS_HD Group group_from(const FittingShape& net, int first, int64_t limit) {
 }
 
 // Calls work(group, number of features before it) for all of D.
-template <class Work>
-MDOPS_HD void each_group(const FittingShape& net, int64_t limit, const Work& work) {
+MDOPS_HD void each_group(const FittingShape& net, int64_t limit, const auto& work) {
   int64_t before = 0;
   for (int first = 0; first < net.width;) {
     const Group group = group_from(net, first, limit);

@@ -11,11 +11,10 @@ namespace mdops {
 
 // The layers of one fitting net, the output layer last.
 struct NetInputs {
-  std::vector<Tensor> weights, biases, timesteps;
+  Tensors weights, biases, timesteps;
   FittingShape net;
 
-  NetInputs(const Op& op, std::vector<Tensor> weights_, std::vector<Tensor> biases_,
-            std::vector<Tensor> timesteps_, int64_t width, int64_t axis)
+  NetInputs(const Op& op, Tensors weights_, Tensors biases_, Tensors timesteps_, int64_t width, int64_t axis)
       : weights(std::move(weights_)), biases(std::move(biases_)), timesteps(std::move(timesteps_)) {
     const std::string refusal = shape_refusal(width, axis, {1}, 0);
     if (!refusal.empty()) fail(op, refusal);
@@ -50,8 +49,7 @@ struct PotentialInputs {
   Tensor positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, tables, nets, extra,
       scale, shift;
   PlaceInputs places;
-  std::vector<Tensor>
-      layers;  // in place of `nets`: each net's, see NetInputs; the output layer has no timestep
+  Tensors layers;  // in place of `nets`: each net's, see NetInputs; the output layer has no timestep
   ScalarType dtype;
   int64_t atoms, systems, ntypes, basis, net_count;  // of nets: ntypes, or 1 for all types
   bool gated, atom_virial;                           // whether atomic virials are wanted
@@ -69,12 +67,12 @@ struct PotentialInputs {
   }
 };
 
-inline void read_nets(const Op& op, const Tensor& nets, PotentialInputs& in) {
+inline void read_nets(const Op& op, Input nets, PotentialInputs& in) {
   in.nets = input(op, "nets", nets, in.dtype, {kAny, kAny});
   in.net_count = in.nets.size(0);
 }
 
-inline void read_nets(const Op& op, const std::vector<Tensor>& nets, PotentialInputs& in) {
+inline void read_nets(const Op& op, const Tensors& nets, PotentialInputs& in) {
   const size_t of_net = 3 * in.net.layers + 2;
   in.net_count = nets.size() == of_net ? 1 : in.ntypes;
   if (nets.size() != in.net_count * of_net)
@@ -93,9 +91,8 @@ inline void read_nets(const Op& op, const std::vector<Tensor>& nets, PotentialIn
 }
 
 // The atoms and their neighbours.
-inline void read_atoms(const Op& op, const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                       const Tensor& types, const Tensor& neighbors, const Tensor& images,
-                       PotentialInputs& in) {
+inline void read_atoms(const Op& op, Input positions, Input cell, Input batch, Input types, Input neighbors,
+                       Input images, PotentialInputs& in) {
   in.positions = input(op, "positions", positions, ScalarType::Double, {kAny, 3});
   in.cell = input(op, "cell", cell, ScalarType::Double, {kAny, 3, 3});
   const int64_t n = in.atoms = in.positions.size(0);
@@ -107,9 +104,8 @@ inline void read_atoms(const Op& op, const Tensor& positions, const Tensor& cell
 }
 
 // A descriptor of these atoms.
-inline void read_descriptor(const Op& op, const Tensor& counts, const Tensor& mean, const Tensor& std,
-                            const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                            const Tensor& padding, const Tensor& tables, double cutoff, double cutoff_smooth,
+inline void read_descriptor(const Op& op, Input counts, Input mean, Input std, Input pair_mask, Input zeroed,
+                            Input sel, Input padding, Input tables, double cutoff, double cutoff_smooth,
                             double protection, double s_max, double grading, int64_t width, bool gated,
                             PotentialInputs& in) {
   in.tables = float_input(op, "tables", tables, {kAny, kAny, kAny});
@@ -153,15 +149,12 @@ struct StepChoice {
 // `Nets`: a tensor, packed for the kernels, or the tensors of all layers. `More`: what an op takes of the
 // choice.
 template <class In, class Nets, class... More>
-PotentialInputs take_step(In& in, const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                          const Tensor& types, const Tensor& neighbors, const Tensor& images,
-                          const Tensor& counts, const Tensor& mean, const Tensor& std,
-                          const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                          const Tensor& padding, const Tensor& tables, const Nets& nets, const Tensor& extra,
-                          const Tensor& scale, const Tensor& shift, double cutoff, double cutoff_smooth,
-                          double protection, double s_max, double grading, int64_t width, int64_t axis,
-                          const std::vector<int64_t>& neurons, const std::vector<int64_t>& residual,
-                          bool gated, More... more) {
+PotentialInputs take_step(In& in, Input positions, Input cell, Input batch, Input types, Input neighbors,
+                          Input images, Input counts, Input mean, Input std, Input pair_mask, Input zeroed,
+                          Input sel, Input padding, Input tables, const Nets& nets, Input extra, Input scale,
+                          Input shift, double cutoff, double cutoff_smooth, double protection, double s_max,
+                          double grading, int64_t width, int64_t axis, const std::vector<int64_t>& neurons,
+                          const std::vector<int64_t>& residual, bool gated, More... more) {
   const auto& op = in.op;
   const StepChoice choice{more...};
   PotentialInputs a{};
@@ -213,7 +206,7 @@ void fill(const PotentialInputs& in, const double* positions, StepInputs<T, Size
 }
 
 // Refuses `nets` of another size than the running kernels read.
-inline void check_packed(const Op& op, const Tensor& nets, int64_t size) {
+inline void check_packed(const Op& op, Input nets, int64_t size) {
   if (nets.size(1) != size)
     fail(op, "argument `nets` was packed for a net of another shape, or another device or instruction set");
 }

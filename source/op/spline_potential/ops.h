@@ -13,8 +13,7 @@ template <class Device>
 struct SplinePotentialOps {
   static constexpr auto arguments = take_step<Checked<Device>, Tensor, int64_t, double, std::string, bool>;
 
-  static Tensor spline_potential_pack(Checked<Device>& in, std::vector<Tensor> weights,
-                                      std::vector<Tensor> biases, std::vector<Tensor> timesteps,
+  static Tensor spline_potential_pack(Checked<Device>& in, Tensors weights, Tensors biases, Tensors timesteps,
                                       int64_t width, int64_t axis, std::string matmul) {
     const Matmul products = matmul_of(in.op, matmul);
     return packed_net(
@@ -26,7 +25,7 @@ struct SplinePotentialOps {
     return potential_answer(in.op, a);
   }
 
-  static std::string spline_potential_why_not(Checked<Device>& in, const Tensor& like, int64_t tables,
+  static std::string spline_potential_why_not(Checked<Device>& in, Input like, int64_t tables,
                                               int64_t intervals, int64_t width, int64_t axis,
                                               std::vector<int64_t> neurons, int64_t extra) {
     const ScalarType dtype = float_input(in.op, "like", like, {kAny}).scalar_type();

@@ -2,8 +2,6 @@
 // net forward, then backward to forces. Everything between the positions and the forces stays in cache.
 #pragma once
 
-#include <cstdint>
-
 #include "common/isa.h"
 #include "gemm/bf16.h"
 #include "gemm/net.h"
@@ -64,8 +62,7 @@ struct PotentialResults {
 
 // Calls work(from, to) for the blocks of `count` atoms. They have one size, whole vectors of most instruction
 // sets, as a short last one would read all weights for a few atoms.
-template <class Work>
-inline void each_block(int64_t count, int64_t block, const Work& work) {
+inline void each_block(int64_t count, int64_t block, const auto& work) {
   const int64_t blocks = (count + block - 1) / block;
   const int64_t size = blocks ? ((count + blocks - 1) / blocks + 7) / 8 * 8 : 0;
   for (int64_t from = 0; from < count; from += size) work(from, from + size < count ? from + size : count);

@@ -122,7 +122,7 @@ void sum_parts(const std::vector<std::vector<T>>& parts, int64_t from, int64_t c
 // The gradients of a net's tensors, in the order of the argument `nets`.
 template <class T>
 struct NetGradients {
-  std::vector<Tensor> tensors;
+  Tensors tensors;
 
   explicit NetGradients(const PotentialInputs& in) {
     for (const Tensor& given : in.layers) {
@@ -178,8 +178,7 @@ void weight_gradients(const Op& op, const PotentialInputs& in, const PotentialAr
 
 template <class T>
 NetGradients<T> backward(const PotentialInputs& in, const PotentialArgs<T>& args,
-                         const TrainingGradients<T>& given, const Tensor& saved, const Op& op,
-                         T* grad_tables) {
+                         const TrainingGradients<T>& given, Input saved, const Op& op, T* grad_tables) {
   T* kept = const_cast<T*>(saved.const_data_ptr<T>());  // the passes only read what is saved
   if (saved.numel() < kHeader || !(kept[0] >= 1 && kept[0] <= 1 + in.atoms))
     fail(op, "argument `saved` is not that of spline_training");
@@ -215,7 +214,7 @@ NetGradients<T> backward(const PotentialInputs& in, const PotentialArgs<T>& args
 
 template <class Device>
 struct SplineTrainingOps {
-  static constexpr auto arguments = take_step<Checked<Device>, std::vector<Tensor>>;
+  static constexpr auto arguments = take_step<Checked<Device>, Tensors>;
 
   static Outputs<6> spline_training(Checked<Device>& in, PotentialInputs& a) {
     const std::vector<double> places = four_columns(a.positions.const_data_ptr<double>(), a.atoms);
@@ -226,9 +225,9 @@ struct SplineTrainingOps {
     return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest, saved};
   }
 
-  static std::tuple<Tensor, std::vector<Tensor>> spline_training_backward(
-      Checked<Device>& in, PotentialInputs& a, const Tensor& grad_energy, const Tensor& grad_forces,
-      const Tensor& grad_virial, const Tensor& saved) {
+  static std::tuple<Tensor, Tensors> spline_training_backward(Checked<Device>& in, PotentialInputs& a,
+                                                              Input grad_energy, Input grad_forces,
+                                                              Input grad_virial, Input saved) {
     const double *energy, *forces, *virial;
     in.take(energy, "grad_energy", grad_energy, {a.atoms});
     in.take(forces, "grad_forces", grad_forces, {a.atoms, 3});
@@ -236,7 +235,7 @@ struct SplineTrainingOps {
     const Tensor kept = input(in.op, "saved", saved, a.dtype, {kAny});
     const std::vector<double> places = four_columns(a.positions.const_data_ptr<double>(), a.atoms);
     Tensor grad_tables = empty({a.ntypes, a.tables.size(1), a.tables.size(2)}, a.dtype);
-    std::vector<Tensor> grad_nets = dispatch_float(in.op, a.dtype, [&]<class T>(T) {
+    Tensors grad_nets = dispatch_float(in.op, a.dtype, [&]<class T>(T) {
       const GivenGradients<T> gradients(energy, forces, virial, a.atoms, a.systems);
       return backward(a, mdops::arguments<T>(a, places.data()), gradients.given, kept, in.op,
                       grad_tables.mutable_data_ptr<T>())

@@ -260,9 +260,8 @@ void feature_unit(const WeightSums<T, TrainingBlock>& sums, const TrainingArrays
 }
 
 // with_unit (gemm/weights.h) over the groups of D.
-template <class Feature, class Extra, class Layer>
-int64_t unit_of(const FittingShape& net, int64_t unit, const Feature& feature, const Extra& extra,
-                const Layer& layer) {
+int64_t unit_of(const FittingShape& net, int64_t unit, const auto& feature, const auto& extra,
+                const auto& layer) {
   const auto groups = [&](const auto& work) { each_group(net, kUnitFeatures, work); };
   return with_unit(net, unit, groups, feature, extra, layer);
 }
