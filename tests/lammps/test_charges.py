@@ -130,6 +130,30 @@ def test_a_mesh_is_near(run, model, derivative):
     assert_answers(run, done, expected(model, atoms), 1e-6)
 
 
+@pytest.mark.parametrize("units", ("metal", "real"))
+def test_an_input_of_deepmd_runs_unchanged(run, model, units):
+    """With DeePMD-kit's names, and a file of which the data for the C core are made first."""
+    atoms = frame(0)
+    (run.folder / "data.lmp").write_text(data(atoms))
+    mdops.load(model.with_name("alone.safetensors")).save(model.with_name("ener.dp"))
+    text = script(model, MESH.replace("pppm", "pppm/dplr"), elements="").replace("mdops/dplr", "dplr")
+    text = text.replace("pair_style mdops", "pair_style deepmd").replace("model.safetensors", "ener.dp")
+    text = text.replace("compute v", "fix_modify charges virial yes\n    compute v").replace(
+        "units metal", f"units {units}"
+    )
+    done, wanted = run(text, 2), expected(model, atoms)
+    if units == "metal":
+        return assert_answers(run, done, wanted, 1e-6)
+    energy = 0.0019872067 / 8.617343e-5  # of LAMMPS' constants of Boltzmann, kcal/mol an eV
+    assert_near(
+        thermo(done)[1], energy * wanted["energy"][0], 2e-5, "energy"
+    )  # its constants of charges differ
+    assert_near(run.dumped()[:81, 4:7], energy * wanted["forces"], 2e-5, "forces")
+    virial = energy * 68568.415 * wanted["virial"][0].ravel()[list(SIX)]
+    assert_near(thermo(done)[2:8] * thermo(done)[8], virial, 5e-5, "virial")
+    return None
+
+
 def test_centroids_may_begin_anywhere_near(run, model):
     """Apart from their atoms, and on other processes."""
     (run.folder / "data.lmp").write_text(data(frame(1), apart=1.7))
