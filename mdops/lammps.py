@@ -144,7 +144,12 @@ def recipe_for(lammps: Lammps) -> Recipe:
     return Recipe(
         name="lammps",
         folder=source_folder(),
-        sources=("lammps/plugin.cpp", "lammps/pair_mdops.cpp", "lammps/fix_dplr.cpp"),
+        sources=(
+            "lammps/plugin.cpp",
+            "lammps/pair_mdops.cpp",
+            "lammps/fix_dplr.cpp",
+            "lammps/compute_dipole.cpp",
+        ),
         compiler=toolchain.host_compiler(),
         flags=("-O2", "-fPIC", "-std=c++17", *own),
         target=platform.machine(),

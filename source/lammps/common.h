@@ -134,6 +134,7 @@ constexpr char kMesh[] = "pppm", kMeshOfDeepmd[] = "pppm/dplr";
 }  // namespace mdops::lammps
 
 namespace LAMMPS_NS {
+class Compute;
 class Fix;
 class Pair;
 }  // namespace LAMMPS_NS
@@ -141,3 +142,4 @@ class Pair;
 // For LAMMPS to make the styles, in their own files.
 LAMMPS_NS::Pair* make_mdops_pair(LAMMPS_NS::LAMMPS* lmp, bool is_deepmd);
 LAMMPS_NS::Fix* make_mdops_charges(LAMMPS_NS::LAMMPS* lmp, int narg, char** arg);
+LAMMPS_NS::Compute* make_mdops_dipole(LAMMPS_NS::LAMMPS* lmp, int narg, char** arg);

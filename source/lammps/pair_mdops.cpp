@@ -474,7 +474,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   void open(std::string name, Settings& given) {
     if (universe->nworlds > 1) name += "." + std::to_string(universe->iworld);
     if (comm->me == 0) {
-      given.file.reset(std::fopen(name.c_str(), "w"));
+      const bool begins = !update->ntimestep;  // after a restart the file goes on
+      given.file.reset(std::fopen(name.c_str(), begins ? "w" : "a"));
       std::string heading = "#       step";
       std::vector<std::string> of = {"v", "f"};
       if (given.info.magnetic) of = {"v", "fr", "fm"};
@@ -484,7 +485,9 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
           heading += std::string(19 - word.size(), ' ') + word;
         }
       if (given.atomic) heading += "      atm_devi_f(N)";
-      if (given.file) std::fprintf(given.file.get(), "%s\n", heading.c_str());
+      std::FILE* const file = given.file.get();
+      const bool has_lines = file && !begins && std::fseek(file, 0, SEEK_END) == 0 && std::ftell(file) > 0;
+      if (file && !has_lines) std::fprintf(file, "%s\n", heading.c_str());
     }
     require(comm->me != 0 || given.file, "pair_style mdops: " + name + " cannot be written (out_file)");
     require(!given.atomic || atom->tag_enable, "pair_style mdops: atomic needs atoms with IDs");

@@ -32,6 +32,10 @@ void* make_charges(void* lmp, int narg, char** arg) {
   return make_mdops_charges(static_cast<LAMMPS*>(lmp), narg, arg);
 }
 
+void* make_dipole(void* lmp, int narg, char** arg) {
+  return make_mdops_dipole(static_cast<LAMMPS*>(lmp), narg, arg);
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) void lammpsplugin_init(void* lmp, void* handle,
@@ -63,6 +67,9 @@ extern "C" __attribute__((visibility("default"))) void lammpsplugin_init(void* l
     plugin.name = name, plugin.creator.v2 = make_charges;
     add(&plugin, lmp);
   }
+  plugin.style = "compute", plugin.name = "deeptensor/atom";
+  plugin.info = "compute of mdops: dipoles of atoms", plugin.creator.v2 = make_dipole;
+  add(&plugin, lmp);
   Force* const force = static_cast<LAMMPS*>(lmp)->force;
   const auto mesh = force->kspace_map->find(kMesh);
   if (mesh != force->kspace_map->end()) {

@@ -154,6 +154,37 @@ def test_an_input_of_deepmd_runs_unchanged(run, model, units):
     return None
 
 
+@pytest.mark.parametrize("units", ("metal", "nano"))
+def test_dipoles_of_atoms(run, model, units):
+    """By DeePMD-kit's compute, whose types are the model's in their order; centroids have none."""
+    atoms, length = frame(0), 1.0 if units == "metal" else 0.1
+    moved = atoms.copy()
+    moved.set_cell(length * atoms.cell.array, scale_atoms=True)
+    (run.folder / "data.lmp").write_text(data(moved, bonds=False, apart=0.1 * length))
+    text = f"""units {units}
+    atom_style full
+    neighbor {length} bin
+    read_data data.lmp
+    pair_style zero {5 * length}
+    pair_coeff * *
+    group some id 1:40
+    compute mu some deeptensor/atom {model.with_name("dw.dp")}
+    dump d all custom 1 dump.txt id c_mu[*]
+    dump_modify d sort id format float %20.15g
+    run 0"""
+    run(text, 2)
+    wanted = mdops.load(model.with_name("dw.dp"), dtype="float64").compute(atoms)["atom_dipole"]
+    rows = run.dumped()[:, 1:] / length
+    assert np.abs(wanted[:40]).max() > 0.01 and not rows[40:].any()
+    assert_near(rows[:40], wanted[:40], 1e-9, "dipoles")
+    assert "farther than the pair style" in run.fails(
+        text.replace(f"zero {5 * length}", f"zero {3 * length}")
+    )
+    random_model(SE_E2_A, {}).save(run.folder / "energies.safetensors")
+    told = run.fails(text.replace(str(model.with_name("dw.dp")), "energies.safetensors"))
+    assert "it is no model of dipoles" in told
+
+
 def test_centroids_may_begin_anywhere_near(run, model):
     """Apart from their atoms, and on other processes."""
     (run.folder / "data.lmp").write_text(data(frame(1), apart=1.7))

@@ -149,6 +149,17 @@ def test_the_words_of_version_0(run, models, atoms):
     assert [line.split()[0] for line in lines] == ["#", "0", "2", "4"]
 
 
+def test_the_file_goes_on_after_a_restart(run, models, atoms):
+    style = f"deepmd {models / 'a.safetensors'} {models / 'b.safetensors'} {WORDS} out_freq 2"
+    run(script(style, more="fix 1 all nve\n run 4\n write_restart half"))
+    text = script(style, more="fix 1 all nve\n run 2")
+    run(text.replace("read_data data.lmp", "read_restart half"))
+    lines = (run.folder / "model_devi.out").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["#", "0", "2", "4", "4", "6"]
+    run(script(style))
+    assert len((run.folder / "model_devi.out").read_text().splitlines()) == 2
+
+
 def test_an_interval_of_0_is_none(run, models, atoms):
     run(script(f"deepmd {models / 'a.safetensors'} {models / 'b.safetensors'} {WORDS} out_freq 0"))
     assert not (run.folder / "model_devi.out").exists()
