@@ -1,4 +1,6 @@
-"""`pair_style mdops` and `fix mdops/dplr` for an installed LAMMPS: a plugin, built once into the cache (lammps.md)."""
+"""`pair_style mdops` and `fix mdops/dplr` for an installed LAMMPS: a plugin, built once into the cache (lammps.md).
+
+The plugin starts `python -m mdops.lammps FILE`, which prints the path of FILE's data for the C core."""
 
 import contextlib
 import hashlib
@@ -10,11 +12,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from mdops.core import get_include, link_flags
-from mdops.errors import JitError
+from mdops.errors import JitError, MDOpsError
 from mdops.files import cache
+from mdops.files.lock import waiting
 from mdops.files.package import source_folder
 from mdops.jit import toolchain
 from mdops.jit.builder import entry_of
@@ -140,7 +144,12 @@ def recipe_for(lammps: Lammps) -> Recipe:
     return Recipe(
         name="lammps",
         folder=source_folder(),
-        sources=("lammps/plugin.cpp", "lammps/pair_mdops.cpp", "lammps/fix_dplr.cpp"),
+        sources=(
+            "lammps/plugin.cpp",
+            "lammps/pair_mdops.cpp",
+            "lammps/fix_dplr.cpp",
+            "lammps/compute_dipole.cpp",
+        ),
         compiler=toolchain.host_compiler(),
         flags=("-O2", "-fPIC", "-std=c++17", *own),
         target=platform.machine(),
@@ -182,3 +191,38 @@ def environment() -> dict[str, str]:
     folders = filter(None, [str(plugin().parent), os.environ.get("LAMMPS_PLUGIN_PATH")])
     python = os.environ.get("MDOPS_PYTHON", sys.executable)
     return {**os.environ, "LAMMPS_PLUGIN_PATH": os.pathsep.join(folders), "MDOPS_PYTHON": python}
+
+
+def core_file(path: Path) -> Path | None:
+    """A .safetensors file of the model with its data for the C core, made once into the cache; None if it has none.
+
+    Raises:
+        MDOpsError: the file cannot be read, or is of another model. OSError: nor the cache.
+    """
+    folder = cache.cache_folder() / "models"
+    cache.make_folder(folder)
+    key = hashlib.sha256(version("mdops").encode() + path.read_bytes()).hexdigest()[:32]
+    made, without = folder / f"{key}.safetensors", folder / f"{key}.none"
+    with waiting(folder / f"{key}.lock", remove=True):
+        if made.exists() or without.exists():
+            return made if made.exists() else None
+        from mdops.core.export import core_arrays_unasked  # these load PyTorch
+        from mdops.io import read_model, write_model  # "
+        from mdops.loading import load  # "
+
+        file = read_model(path)
+        if file.source.get("modifier"):  # the model of dipoles is another file, which may change
+            made = folder / f"{key}.charges.safetensors"
+        arrays, _ = core_arrays_unasked(load(path, dtype="float64", spline=False))
+        if not arrays:
+            without.touch()
+            return None
+        write_model(made, file.model, file.source, arrays)
+        return made
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(
+        MDOpsError, OSError
+    ):  # LAMMPS then loads the file itself, and says what is wrong
+        print(core_file(Path(sys.argv[1])) or "")

@@ -3,16 +3,21 @@
 
 #include <mdops.h>
 #include <mpi.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "atom.h"
 #include "comm.h"
 #include "error.h"
+#include "force.h"
 #include "lammps.h"
 #include "neigh_list.h"
+#include "update.h"
+#include "utils.h"
 
 namespace mdops::lammps {
 
@@ -65,6 +70,51 @@ inline void require_everywhere(LAMMPS_NS::LAMMPS* lmp, const std::string& proble
   lmp->error->all(FLERR, std::string(text));
 }
 
+// LAMMPS' units for 1 A, 1 eV and 1 eV/A, by its own constants, as in DeePMD-kit; 1 in units metal.
+struct Units {
+  double length, energy, force;
+
+  explicit Units(LAMMPS_NS::LAMMPS* lmp)
+      : length(lmp->force->angstrom), energy(lmp->force->boltz / 8.617343e-5), force(energy / length) {
+    if (std::string(lmp->update->unit_style) == "lj")
+      lmp->error->all(FLERR, std::string("mdops computes in eV and A, which units lj do not have: take units "
+                                         "metal or real"));
+  }
+};
+
+// The file to load for a model: for one of another format, the data for the C core that Python makes of it
+// and keeps (mdops/lammps.py); the file itself where there are none. All processes call it together.
+inline std::string core_file(LAMMPS_NS::LAMMPS* lmp, const std::string& path) {
+  const std::string end = ".safetensors";
+  if (path.size() > end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0) return path;
+  char found[4096] = "";
+  const char* const python = std::getenv("MDOPS_PYTHON");
+  if (lmp->comm->me == 0 && python) {
+    const auto quoted = [](std::string word) {
+      for (size_t k = 0; (k = word.find('\'', k)) != std::string::npos; k += 4) word.replace(k, 1, "'\\''");
+      return "'" + word + "'";
+    };
+    std::FILE* const told = popen((quoted(python) + " -m mdops.lammps " + quoted(path)).c_str(), "r");
+    if (told && !std::fgets(found, sizeof(found), told)) found[0] = '\0';
+    if (told) pclose(told);
+  }
+  MPI_Bcast(found, sizeof(found), MPI_CHAR, 0, lmp->world);
+  const std::string made = std::string(found).substr(0, std::string(found).find('\n'));
+  int is_here = !made.empty() && access(made.c_str(), R_OK) == 0;
+  MPI_Allreduce(MPI_IN_PLACE, &is_here, 1, MPI_INT, MPI_MIN, lmp->world);
+  if (is_here && lmp->comm->me == 0)
+    LAMMPS_NS::utils::logmesg(lmp, "mdops: the data of " + path + " for the C core are in " + made + "\n");
+  return is_here ? made : path;
+}
+
+// Loads a model, from the data for the C core if there are some that serve.
+inline int load(LAMMPS_NS::LAMMPS* lmp, const std::string& path, const mdops_options& options,
+                mdops_model** model) {
+  const std::string made = core_file(lmp, path);
+  const int status = mdops_load(made.c_str(), &options, model);
+  return status == MDOPS_OK || made == path ? status : mdops_load(path.c_str(), &options, model);
+}
+
 // What the fix asks of the pair style whose energies lack those of charges.
 class ShortRange {
  public:
@@ -76,15 +126,20 @@ class ShortRange {
   ~ShortRange() = default;
 };
 
-constexpr char kPairStyle[] = "mdops", kChargesStyle[] = "mdops/dplr";
+// The second names are those of DeePMD-kit's styles.
+constexpr const char *kPairStyles[] = {"mdops", "deepmd", "deepspin"},
+                     *kChargesStyles[] = {"mdops/dplr", "dplr"};
+constexpr char kMesh[] = "pppm", kMeshOfDeepmd[] = "pppm/dplr";
 
 }  // namespace mdops::lammps
 
 namespace LAMMPS_NS {
+class Compute;
 class Fix;
 class Pair;
 }  // namespace LAMMPS_NS
 
 // For LAMMPS to make the styles, in their own files.
-LAMMPS_NS::Pair* make_mdops_pair(LAMMPS_NS::LAMMPS* lmp);
+LAMMPS_NS::Pair* make_mdops_pair(LAMMPS_NS::LAMMPS* lmp, bool is_deepmd);
 LAMMPS_NS::Fix* make_mdops_charges(LAMMPS_NS::LAMMPS* lmp, int narg, char** arg);
+LAMMPS_NS::Compute* make_mdops_dipole(LAMMPS_NS::LAMMPS* lmp, int narg, char** arg);

@@ -42,7 +42,7 @@ constexpr double kSamePart = 1e-5;  // charges and widths that differ by less ar
 
 class FixCharges : public Fix {
  public:
-  FixCharges(LAMMPS* lmp, int narg, char** arg) : Fix(lmp, narg, arg) {
+  FixCharges(LAMMPS* lmp, int narg, char** arg) : Fix(lmp, narg, arg), units_(lmp) {
     energy_global_flag = energy_peratom_flag = thermo_energy = 1;
     virial_global_flag = thermo_virial = 1;
     scalar_flag = extscalar = global_freq = 1;
@@ -141,16 +141,18 @@ class FixCharges : public Fix {
       const double* const mu = dipoles_.data() + 3 * static_cast<size_t>(i);
       for (int k = 0; k < 6; ++k)
         moved[k] += 0.5 * (f[kRow[k]] * mu[kColumn[k]] + f[kColumn[k]] * mu[kRow[k]]);
-      for (int a = 0; a < 3; ++a) field[3 * static_cast<size_t>(i) + a] = f[a], to[a] += f[a], f[a] = 0;
+      for (int a = 0; a < 3; ++a)
+        field[3 * static_cast<size_t>(i) + a] = f[a] / units_.energy, to[a] += f[a], f[a] = 0;
     }
     mdops_output output = sized<mdops_output>();
     output.forces = forces_.data();
     require_everywhere(evaluate(field.data(), output));
     comm->reverse_comm(this);
     for (int i = 0; i < local; ++i)
-      for (int a = 0; a < 3; ++a) atom->f[i][a] += forces_[3 * static_cast<size_t>(i) + a];
+      for (int a = 0; a < 3; ++a) atom->f[i][a] += units_.energy * forces_[3 * static_cast<size_t>(i) + a];
     for (int k = 0; vflag_global && k < 6; ++k)
-      virial[k] += 0.5 * (output.virial[3 * kRow[k] + kColumn[k]] + output.virial[3 * kColumn[k] + kRow[k]]) -
+      virial[k] += units_.energy * 0.5 *
+                       (output.virial[3 * kRow[k] + kColumn[k]] + output.virial[3 * kColumn[k] + kRow[k]]) -
                    moved[k];
     for (int i = 0; eflag_atom && i < local; ++i) eatom[i] += own_energy(atom->q[i]);
     led_ = true;
@@ -216,6 +218,8 @@ class FixCharges : public Fix {
         const std::string name = value();
         if (name != "error" && name != "extend") refuse("overflow is " + name + ", expected error or extend");
         options.overflow = name == "extend" ? MDOPS_EXTEND : MDOPS_REFUSE;
+      } else if (word == "pair_deepmd_index") {
+        value();  // the style whose model has charges is found without
       } else if (word == "efield") {
         refuse("a field is LAMMPS' own: write `fix ID all efield Ex Ey Ez` in a line before this fix");
       } else {
@@ -235,7 +239,7 @@ class FixCharges : public Fix {
       centroid_of_[real] = centroid, atom_of_[centroid] = real;
     }
     mdops_model* made = nullptr;
-    const int status = mdops_load(path.c_str(), &options, &made);
+    const int status = load(lmp, path, options, &made);
     model_.reset(made);
     require_everywhere(status == MDOPS_OK ? "" : "fix mdops/dplr: " + std::string(mdops_message()));
     info_ = sized<mdops_info>();
@@ -260,9 +264,10 @@ class FixCharges : public Fix {
   // -- Checks before a run
 
   void check_setting() {
-    if (std::strcmp(update->unit_style, "metal") != 0) refuse("units are not metal");
+    if (units_.length != 1)
+      refuse(std::string("units are ") + update->unit_style + ", expected metal or real");
     if (utils::strmatch(update->integrate_style, "^respa")) refuse("run_style respa does not call it");
-    if (modify->get_fix_by_style(mdops::lammps::kChargesStyle).size() > 1) refuse("there is one already");
+    if (modify->get_fix_by_style("dplr").size() > 1) refuse("there is one already");
     if (!atom->q_flag || atom->molecular != Atom::MOLECULAR || !atom->nspecial)
       refuse("atoms have no charges, or no bonds: take atom_style full");
     if (atom->map_style == Atom::MAP_NONE)
@@ -272,14 +277,17 @@ class FixCharges : public Fix {
 
   // The pair style whose energies lack those of the charges; null: none.
   ShortRange* short_range() const {
-    Pair* before = nullptr;
-    for (int k = 1;; ++k) {
-      Pair* const pair = force->pair_match(mdops::lammps::kPairStyle, 1, k);
-      if (!pair || pair == before) return nullptr;
-      ShortRange* const found = dynamic_cast<ShortRange*>(pair);
-      if (found && found->lacks_charges()) return found;
-      before = pair;
+    for (const char* const name : kPairStyles) {
+      Pair* before = nullptr;
+      for (int k = 1;; ++k) {
+        Pair* const pair = force->pair_match(name, 1, k);
+        if (!pair || pair == before) break;
+        ShortRange* const found = dynamic_cast<ShortRange*>(pair);
+        if (found && found->lacks_charges()) return found;
+        before = pair;
+      }
     }
+    return nullptr;
   }
 
   // The dipole model's type of each atom type.
@@ -321,7 +329,9 @@ class FixCharges : public Fix {
     std::string style = force->kspace_style;
     for (const char* const end : {"/omp", "/gpu", "/intel", "/kk", "/cg", "/stagger"})
       if (const size_t at = style.find(end); at != std::string::npos) style.erase(at, std::strlen(end));
-    if (style != "pppm" && style != "ewald")
+    const auto& styles = *force->kspace_map;
+    const bool is_own = style == kMeshOfDeepmd && styles.at(kMeshOfDeepmd) == styles.at(kMesh);
+    if (style != kMesh && style != "ewald" && !is_own)
       refuse(std::string("kspace_style is ") + force->kspace_style + ", expected pppm or ewald");
     if (!(std::abs(kspace->g_ewald - info_.beta) < kSamePart * info_.beta))
       refuse("the model's charges have the width ewald_beta " + beta + ", and LAMMPS' " +
@@ -472,6 +482,7 @@ class FixCharges : public Fix {
     return force->qqrd2e * q * (g * q / std::sqrt(pi) + 0.5 * pi * total_ / (g * g * volume));
   }
 
+  Units units_;
   std::unique_ptr<mdops_model, FreeModel> model_;
   std::unique_ptr<mdops_list, FreeList> near_;
   mdops_info info_{};

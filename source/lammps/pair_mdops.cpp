@@ -1,4 +1,4 @@
-// pair_style mdops (lammps.md): models of the C core in LAMMPS.
+// pair_style mdops (lammps.md): models of the C core in LAMMPS. Its words are those of DeePMD-kit's style.
 #include <mdops.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -15,7 +15,9 @@
 
 #include "atom.h"
 #include "comm.h"
+#include "compute.h"
 #include "error.h"
+#include "fix.h"
 #include "force.h"
 #include "lammps/common.h"
 #include "lammps/halo.h"
@@ -34,7 +36,9 @@ using namespace mdops::lammps;
 
 namespace {
 
-constexpr char kWords[] = "precision, overflow, device, out_file, out_freq, fparam, aparam and charge_spin";
+constexpr char kWords[] =
+    "precision, overflow, device, out_file, out_freq, atomic, relative, relative_v, fparam, aparam, "
+    "fparam_from_compute, fparam_from_fix, aparam_from_compute and charge_spin";
 
 struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
@@ -72,7 +76,7 @@ class Numbers {
 
 class PairMDOps : public Pair, public mdops::lammps::ShortRange {
  public:
-  explicit PairMDOps(LAMMPS* lmp) : Pair(lmp) {
+  PairMDOps(LAMMPS* lmp, bool is_deepmd) : Pair(lmp), units_(lmp), is_deepmd_(is_deepmd) {
     restartinfo = 0;
     manybody_flag = one_coeff = 1;
     single_enable = 0;
@@ -106,12 +110,13 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     const int ntypes = atom->ntypes;
     if (!own_.count)
       error->all(FLERR, "pair_coeff: pair_style mdops has no model, as its line was refused: give it again");
-    if ((narg != 2 + ntypes && narg != 2) || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
+    const bool is_long = narg == 2 + ntypes || (is_deepmd_ && narg < 2 + ntypes);  // others are NULL there
+    if ((!is_long && narg != 2) || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
       error->all(FLERR, "pair_coeff of mdops is: pair_coeff * * and the element of each of the " +
                             std::to_string(ntypes) + " atom types, or NULL");
     const mdops_info& info = own_.info;
     const bool in_order = narg == 2;  // the model's types. Centroids of charges come behind them, as in DPLR.
-    if (in_order && ntypes > info.ntypes && !lacks_charges())
+    if (in_order && ntypes > info.ntypes && !lacks_charges() && !is_deepmd_)
       error->all(FLERR, "pair_coeff * * without elements takes the model's types in their order: it has " +
                             std::to_string(info.ntypes) + ", and there are " + std::to_string(ntypes) +
                             " atom types: name the element of each, or NULL");
@@ -119,7 +124,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     std::string known;
     for (int t = 0; t < info.ntypes; ++t) known += (t ? ", " : "") + std::string(info.names[t]);
     for (int i = 1; i <= ntypes; ++i) {
-      const std::string name = !in_order ? arg[1 + i] : i <= info.ntypes ? info.names[i - 1] : "NULL";
+      const bool is_named = i <= (in_order ? info.ntypes : narg - 2);
+      const std::string name = !is_named ? "NULL" : in_order ? info.names[i - 1] : arg[1 + i];
       for (int t = 0; t < info.ntypes; ++t)
         if (name == info.names[t]) kinds[i] = t;
       if (kinds[i] < 0 && name != "NULL")
@@ -145,24 +151,26 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   }
 
   void init_style() override {
-    if (std::strcmp(update->unit_style, "metal") != 0)
-      error->all(FLERR, std::string("pair_style mdops computes in eV and A: units are ") +
-                            update->unit_style + ", expected metal");
+    units_ = Units(lmp);
     if (!force->newton_pair) error->all(FLERR, "pair_style mdops needs newton pair on");
-    if (lacks_charges() && modify->get_fix_by_style("mdops/dplr").empty())
+    if (lacks_charges() && modify->get_fix_by_style("dplr").empty())
       error->all(FLERR,
                  "pair_style mdops: the model lacks the energy of charges beyond the cutoff (its modifier "
                  "dipole_charge), which fix mdops/dplr and a kspace_style add: define them (lammps.md)");
     if (takes_spins() && !atom->sp_flag)
       error->all(FLERR, std::string("pair_style mdops: the model has magnetic moments: atom_style is ") +
                             atom->atom_style + ", expected spin");
+    if (takes_spins() && std::strcmp(update->unit_style, "metal") != 0)
+      error->all(FLERR, std::string("pair_style mdops: moments are of LAMMPS' units metal: units are ") +
+                            update->unit_style);
+    find_sources();
     const bool moves = update->whichflag == 1;  // not a minimization
     if (takes_spins() && moves && !modify->get_fix_by_style("^nve/spin").empty())
       error->all(
           FLERR,
           "pair_style mdops: fix nve/spin turns moments by the fields of LAMMPS' own spin/* pair styles "
           "alone, and would leave out the model's: use fix nve, or min_style spin (lammps.md)");
-    cutoff_ = own_.info.cutoff + 2 * farthest_virtual_atom();
+    cutoff_ = units_.length * (own_.info.cutoff + 2 * farthest_virtual_atom());
     // A GPU finds the neighbours itself, and LAMMPS need not, unless some pairs do not count.
     const bool excludes =
         neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol || neighbor->includegroup;
@@ -205,7 +213,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   void* extract(const char* name, int& dimension) override {
     dimension = std::strcmp(name, "scale") == 0 ? 2 : 0;
     if (dimension == 2) return scale_;
-    return lacks_charges() && std::strcmp(name, "cut_coul") == 0 ? &own_.info.cutoff : nullptr;
+    reach_ = Units(lmp).length * own_.info.cutoff;
+    return lacks_charges() && std::strcmp(name, "cut_coul") == 0 ? &reach_ : nullptr;
   }
 
   bool lacks_charges() const override { return own_.count && own_.info.lacks_charges; }
@@ -218,6 +227,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     const int all = atom->nlocal + atom->nghost;
     const bool deviates = wants_deviation();
     std::string problem;
+    read_sources();
     if (is_old_anywhere(all)) problem = fill(all);
     if (takes_spins() && problem.empty()) problem = read_spins();
     // One number more: a process without atoms asks for virials, too, as all exchange rows for them.
@@ -241,16 +251,17 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
       virials.insert(virials.end(), own.virial, own.virial + 9);
       if (m == 0) output = own;
     }
-    double factor = 1;
-    if (problem.empty()) problem = read_scale(factor);
+    double scale = 1;
+    if (problem.empty()) problem = read_scale(scale);
     require_everywhere(problem);
+    const double factor = scale * units_.energy, of_forces = scale * units_.force;
     warn(output.nearest);
     if (all) {
       const double* const from = forces_[0].data();
       double* const to = atom->f[0];
-      for (size_t k = 0; k < 3 * static_cast<size_t>(all); ++k) to[k] += factor * from[k];
+      for (size_t k = 0; k < 3 * static_cast<size_t>(all); ++k) to[k] += of_forces * from[k];
     }
-    if (takes_spins()) add_magnetic_forces(factor);
+    if (takes_spins()) add_magnetic_forces(scale);
     if (eflag_global) eng_vdwl += factor * output.energy;
     if (eflag_atom)
       for (int i = 0; i < atom->nlocal; ++i) eatom[i] += factor * energy[i];
@@ -306,7 +317,11 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     bool searches = true;                   // all, for the neighbours of their virtual atoms
     mdops_info info = sized<mdops_info>();  // of the first model, with the largest virtual_scale of all
     std::vector<double> fparam, aparam, charge_spin;
-    bigint every = 100;
+    std::string fparam_compute, fparam_fix, aparam_compute;  // the IDs of those that give the parameters
+    int fix_index = 0;                      // the place in the fix' vector, from 1; 0: its scalar
+    bigint every = 100;                     // steps between deviations; 0: none
+    bool atomic = false;                    // deviations of atoms, too
+    double relative = -1, relative_v = -1;  // added to what deviations are divided by; -1: they are absolute
     std::unique_ptr<std::FILE, CloseFile> file;  // of the deviation
   };
 
@@ -322,7 +337,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     mdops_options options = sized<mdops_options>();
     options.threads = comm->nthreads, options.part = MDOPS_SHORT_RANGE;
     std::vector<std::string> paths;
-    std::string output = "model_devi.out", device = "cpu";
+    std::string output = "model_devi.out", device = is_deepmd_ && mdops_gpu_count() ? "cuda" : "cpu";
     for (int k = 0; k < narg; ++k) {
       const std::string word = arg[k];
       const auto value = [&]() -> std::string {
@@ -356,7 +371,29 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
         output = value();
       } else if (word == "out_freq") {
         given.every = utils::bnumeric(FLERR, value(), false, lmp);
-        if (given.every < 1) error->all(FLERR, "pair_style mdops: out_freq must be positive");
+        if (given.every < 0) error->all(FLERR, "pair_style mdops: out_freq must be positive, or 0: never");
+      } else if (word == "atomic") {
+        given.atomic = true;
+      } else if (word == "relative" || word == "relative_v") {
+        double& level = word == "relative" ? given.relative : given.relative_v;
+        level = utils::numeric(FLERR, value(), false, lmp);
+        if (!(level >= 0)) error->all(FLERR, "pair_style mdops: " + word + " must not be negative");
+      } else if (word == "fparam_from_compute") {
+        given.fparam_compute = value();
+      } else if (word == "fparam_from_fix") {
+        given.fparam_fix = value();
+        double index = 0;
+        if (k + 1 < narg && is_number(arg[k + 1], index)) {
+          given.fix_index = static_cast<int>(utils::bnumeric(FLERR, arg[++k], false, lmp));
+          if (given.fix_index < 1)
+            error->all(FLERR, "pair_style mdops: the index of fparam_from_fix is from 1");
+        }
+      } else if (word == "aparam_from_compute") {
+        given.aparam_compute = value();
+      } else if (word == "ttm" || word == "virtual_len" || word == "spin_norm") {
+        error->all(FLERR, "pair_style mdops: " + word +
+                              " is not served: electrons' temperatures are given by aparam_from_compute, and "
+                              "a model has the virtual atoms of its moments in its file");
       } else if (word == "fparam") {
         numbers(given.fparam);
       } else if (word == "aparam") {
@@ -366,6 +403,12 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
       } else {
         paths.push_back(word);
       }
+    }
+    // DeePMD-kit 0 has the interval and the file of the deviation behind the models, without words.
+    if (const size_t n = paths.size();
+        n > 2 && access(paths[n - 2].c_str(), R_OK) != 0 && is_whole(paths[n - 2])) {
+      given.every = std::stoll(paths[n - 2]), output = paths[n - 1];
+      paths.resize(n - 2);
     }
     if (paths.empty()) error->all(FLERR, "pair_style mdops needs the file of a model");
     if (device == "cuda") device = own_gpu();
@@ -383,15 +426,15 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
       utils::logmesg(
           lmp,
           "pair_style mdops: a process of Python beside each of LAMMPS' evaluates a model that has no part "
-          "for the C core. If `mdops convert IN OUT.safetensors` can write that part, OUT runs faster\n");
-    if (given.count > 1) open(output, given);
+          "for the C core: `mdops convert IN OUT.safetensors` says why, and with --core may make one\n");
+    if (given.count > 1 && given.every) open(output, given);
     return given;
   }
 
   void add_model(const std::string& path, const std::string& first, const mdops_options& options,
                  Settings& given) {
     mdops_model* model = nullptr;
-    const int status = mdops_load(path.c_str(), &options, &model);
+    const int status = load(lmp, path, options, &model);
     given.models.emplace_back(model);
     require(status == MDOPS_OK, mdops_message());
     mdops_info info = sized<mdops_info>();
@@ -405,18 +448,25 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     }
     bool same = info.ntypes == given.info.ntypes && info.cutoff == given.info.cutoff &&
                 info.lacks_charges == given.info.lacks_charges &&
-                info.passes_messages == given.info.passes_messages && !info.magnetic == !given.info.magnetic;
+                info.passes_messages == given.info.passes_messages &&
+                !info.magnetic == !given.info.magnetic && info.fparam == given.info.fparam &&
+                info.aparam == given.info.aparam;
     for (int t = 0; same && t < info.ntypes; ++t) same = !std::strcmp(info.names[t], given.info.names[t]);
     given.info.virtual_scale = std::max(given.info.virtual_scale, info.virtual_scale);
-    require(same, path + " has other elements, another cutoff, or other charges (modifier), than " + first +
-                      ", or one of both passes messages, or has magnetic moments");
+    require(same,
+            path + " has other elements, another cutoff, or other charges (modifier) or parameters, than " +
+                first + ", or one of both passes messages, or has magnetic moments");
   }
 
   void check_parameters(const std::string& path, const mdops_info& info, const Settings& given) {
     const int frame = static_cast<int>(given.fparam.size()), atomic = static_cast<int>(given.aparam.size());
-    require(frame == info.fparam || (!frame && !info.needs_fparam),
+    const int from = !given.fparam_compute.empty() + !given.fparam_fix.empty(),
+              each = !given.aparam_compute.empty();
+    require(from + (frame > 0) < 2 && each + (atomic > 0) < 2,
+            "pair_style mdops: parameters are given twice: by numbers, a compute or a fix");
+    require(from ? info.fparam > 0 : frame == info.fparam || (!frame && !info.needs_fparam),
             path + " takes " + std::to_string(info.fparam) + " frame parameters (fparam)");
-    require(atomic == info.aparam,
+    require(each ? info.aparam > 0 : atomic == info.aparam,
             path + " takes " + std::to_string(info.aparam) + " atomic parameters (aparam)");
   }
 
@@ -424,7 +474,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   void open(std::string name, Settings& given) {
     if (universe->nworlds > 1) name += "." + std::to_string(universe->iworld);
     if (comm->me == 0) {
-      given.file.reset(std::fopen(name.c_str(), "w"));
+      const bool begins = !update->ntimestep;  // after a restart the file goes on
+      given.file.reset(std::fopen(name.c_str(), begins ? "w" : "a"));
       std::string heading = "#       step";
       std::vector<std::string> of = {"v", "f"};
       if (given.info.magnetic) of = {"v", "fr", "fm"};
@@ -433,9 +484,17 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
           const std::string word = which + ("_devi_" + what);
           heading += std::string(19 - word.size(), ' ') + word;
         }
-      if (given.file) std::fprintf(given.file.get(), "%s\n", heading.c_str());
+      if (given.atomic) heading += "      atm_devi_f(N)";
+      std::FILE* const file = given.file.get();
+      const bool has_lines = file && !begins && std::fseek(file, 0, SEEK_END) == 0 && std::ftell(file) > 0;
+      if (file && !has_lines) std::fprintf(file, "%s\n", heading.c_str());
     }
     require(comm->me != 0 || given.file, "pair_style mdops: " + name + " cannot be written (out_file)");
+    require(!given.atomic || atom->tag_enable, "pair_style mdops: atomic needs atoms with IDs");
+  }
+
+  static bool is_whole(const std::string& word) {
+    return !word.empty() && word.size() < 18 && word.find_first_not_of("0123456789") == std::string::npos;
   }
 
   static bool is_number(const char* word, double& value) {
@@ -451,6 +510,64 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   int parts() const { return takes_spins() ? 2 : 1; }
   double* forces_of(size_t m, int part) const {
     return forces_[m].data() + part * 3 * (static_cast<size_t>(atom->nlocal) + atom->nghost);
+  }
+
+  // The computes and the fix that give parameters must exist, and have as many numbers.
+  void find_sources() {
+    const int frame = own_.info.fparam, atomic = own_.info.aparam, index = own_.fix_index;
+    const Compute* const of_frame = modify->get_compute_by_id(own_.fparam_compute);
+    const Compute* const of_atoms = modify->get_compute_by_id(own_.aparam_compute);
+    const Fix* const fix = modify->get_fix_by_id(own_.fparam_fix);
+    const auto refuse = [&](const std::string& what) {
+      error->all(FLERR, "pair_style mdops: there is no " + what);
+    };
+    if (!own_.fparam_compute.empty() &&
+        !(of_frame && (frame == 1 ? of_frame->scalar_flag : of_frame->vector_flag)))
+      refuse("compute " + own_.fparam_compute + " with a " + (frame == 1 ? "scalar" : "vector"));
+    if (!own_.fparam_fix.empty() &&
+        !(fix && (index ? fix->vector_flag && index - 1 + frame <= fix->size_vector : fix->scalar_flag)))
+      refuse("fix " + own_.fparam_fix + " with a " + (index ? "vector of so many numbers" : "scalar"));
+    const int columns = of_atoms && of_atoms->peratom_flag ? of_atoms->size_peratom_cols : -1;
+    if (!own_.aparam_compute.empty() && !(atomic == 1 ? columns == 0 : columns >= atomic))
+      refuse("compute " + own_.aparam_compute + " with as many numbers for each atom as the model's aparam");
+  }
+
+  // A compute, ready to run.
+  Compute& source(const std::string& id) {
+    Compute& from = *modify->get_compute_by_id(id);
+    if (update->setupflag) from.setup();  // LAMMPS does that after the first forces
+    return from;
+  }
+
+  void read_sources() {
+    const int frame = own_.info.fparam, atomic = own_.info.aparam;
+    if (!own_.fparam_compute.empty() && frame == 1) {
+      own_.fparam.assign(1, source(own_.fparam_compute).compute_scalar());
+    } else if (!own_.fparam_compute.empty()) {
+      Compute& from = source(own_.fparam_compute);
+      from.compute_vector();
+      if (from.size_vector < frame)
+        error->all(FLERR, "pair_style mdops: the vector of compute " + own_.fparam_compute + " has " +
+                              std::to_string(from.size_vector) + " numbers, expected " +
+                              std::to_string(frame));
+      own_.fparam.assign(from.vector, from.vector + frame);
+    }
+    if (!own_.fparam_fix.empty()) {
+      Fix& from = *modify->get_fix_by_id(own_.fparam_fix);
+      own_.fparam.resize(frame);
+      for (int k = 0; k < frame; ++k)
+        own_.fparam[k] = own_.fix_index ? from.compute_vector(own_.fix_index - 1 + k) : from.compute_scalar();
+    }
+    aparam_.clear();
+    for (int i = 0; !own_.aparam.empty() && i < atom->nlocal; ++i)
+      aparam_.insert(aparam_.end(), own_.aparam.begin(), own_.aparam.end());
+    if (own_.aparam_compute.empty()) return;
+    Compute& from = source(own_.aparam_compute);
+    from.compute_peratom();
+    for (int i = 0; i < atom->nlocal; ++i) {
+      const double* const row = atomic == 1 ? from.vector_atom + i : from.array_atom[i];
+      aparam_.insert(aparam_.end(), row, row + atomic);
+    }
   }
 
   // The largest distance of a virtual atom from its atom, A.
@@ -546,7 +663,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     const mdops_info& info = own_.info;
     if (comm->get_comm_cutoff() < cutoff_)
       return "pair_style mdops: the communication cutoff is " + std::to_string(comm->get_comm_cutoff()) +
-             " A, and the model's cutoff " + std::to_string(cutoff_) + " A";
+             ", and the model's cutoff " + std::to_string(cutoff_) + " (in LAMMPS' units)";
     if (neighbor->exclude && !takes_list_)  // by a fix since init_style
       return "pair_style mdops: pairs are excluded from neighbour lists, and the GPU finds all neighbours: "
              "take "
@@ -605,24 +722,25 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     mdops_input input = sized<mdops_input>();
     input.atoms = atom->nlocal, input.ghosts = atom->nghost;
     input.types = types.data(), input.positions = positions();
-    return mdops_list_search(own_.models[0].get(), &input, neighbor->skin, made);
+    return mdops_list_search(own_.models[0].get(), &input, neighbor->skin / units_.length, made);
   }
 
-  const double* positions() const {
-    static const double nowhere[3] = {};
-    return atom->nlocal + atom->nghost ? atom->x[0] : nowhere;
+  // In A.
+  const double* positions() {
+    const size_t size = 3 * (static_cast<size_t>(atom->nlocal) + atom->nghost);
+    if (size && units_.length == 1) return atom->x[0];
+    positions_.assign(size + 1, 0.0);
+    for (size_t k = 0; k < size; ++k) positions_[k] = atom->x[0][k] / units_.length;
+    return positions_.data();
   }
 
   std::string evaluate(size_t m, mdops_output& output) {
-    std::vector<double> aparam;
-    for (int i = 0; !own_.aparam.empty() && i < centers_; ++i)
-      aparam.insert(aparam.end(), own_.aparam.begin(), own_.aparam.end());
     mdops_input input = sized<mdops_input>();
     input.atoms = centers_, input.ghosts = all_ - centers_;
     input.positions = positions();
     input.list = near_.get();
     input.fparam = own_.fparam.empty() ? nullptr : own_.fparam.data();
-    input.aparam = aparam.empty() ? nullptr : aparam.data();
+    input.aparam = aparam_.empty() ? nullptr : aparam_.data();
     is_elsewhere_ = false;
     input.spins = takes_spins() ? spins_.data() : nullptr;
     if (mdops_compute(own_.models[m].get(), &input, &output) == MDOPS_OK || is_elsewhere_) return "";
@@ -658,18 +776,31 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   // others before its neighbour list is built, and a minimiser along its line. Later trials (finite
   // differences) do not count.
   bool wants_deviation() const {
-    if (own_.count < 2 || update->ntimestep % own_.every != 0) return false;
+    if (own_.count < 2 || !own_.every || update->ntimestep % own_.every != 0) return false;
     const bool minimizes = update->whichflag == 2;
     return minimizes || line_.step != update->ntimestep || line_.builds != neighbor->ncalls;
   }
 
-  // The largest, smallest and mean deviation of the models' forces (part 0) or magnetic forces (1) on atoms
-  // of the model; false without such atoms.
-  bool deviation_of(int part, double (&found)[3]) {
+  // The deviation of the models' forces (part 0) or magnetic forces (1) on each atom, in LAMMPS' units; 0 for
+  // atoms that are none of the model.
+  std::vector<double> deviations_of(int part) {
     std::vector<const double*> forces;
     std::vector<double> own(centers_);
     for (int m = 0; m < own_.count; ++m) forces.push_back(forces_of(m, part));
     mdops_deviation(forces.data(), own_.count, centers_, 3, own.data());
+    for (int i = 0; i < centers_; ++i) {
+      double mean[3] = {};
+      for (const double* const f : forces)
+        for (int a = 0; a < 3; ++a) mean[a] += f[3 * static_cast<size_t>(i) + a] / own_.count;
+      own[i] *= units_.force;
+      if (own_.relative >= 0) own[i] /= units_.force * std::hypot(mean[0], mean[1], mean[2]) + own_.relative;
+      if (kinds_[atom->type[i]] < 0) own[i] = 0;
+    }
+    return own;
+  }
+
+  // The largest, smallest and mean of them, of atoms of the model; false without such atoms.
+  bool spread(const std::vector<double>& own, double (&found)[3]) {
     double least = 1e300, most = 0, sum[2] = {0, 0};  // the sum over atoms of the model, and their number
     for (int i = 0; i < centers_; ++i) {
       if (kinds_[atom->type[i]] < 0) continue;
@@ -683,31 +814,50 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     return sum[1] > 0;
   }
 
-  // A line as DeePMD-kit writes it: of the virials' numbers, in eV an atom, of the forces, eV/A, and of the
-  // magnetic forces, eV a unit of moments.
+  // Those of all processes, in the order of the atoms' IDs.
+  std::vector<double> in_order(const std::vector<double>& own) {
+    tagint last = 0;
+    for (int i = 0; i < centers_; ++i) last = std::max(last, atom->tag[i]);
+    MPI_Allreduce(MPI_IN_PLACE, &last, 1, MPI_LMP_TAGINT, MPI_MAX, world);
+    std::vector<double> all(last, 0.0);
+    for (int i = 0; i < centers_; ++i) all[atom->tag[i] - 1] = own[i];
+    MPI_Allreduce(MPI_IN_PLACE, all.data(), static_cast<int>(last), MPI_DOUBLE, MPI_SUM, world);
+    return all;
+  }
+
+  // A line as DeePMD-kit writes it: of the virials' numbers, energies an atom, of the forces, and of the
+  // magnetic forces, eV a unit of moments; and of the forces on each atom.
   void write_deviation(const std::vector<double>& virials) {
     const bool is_again = line_.step == update->ntimestep;
     line_.step = update->ntimestep, line_.builds = neighbor->ncalls;
     const int models = own_.count;
     comm->reverse_comm(this);
     std::vector<const double*> sums;
-    std::vector<double> total(virials.size()), of_virial(9);
+    std::vector<double> total(virials.size()), numbers(3, 0.0);
     MPI_Allreduce(virials.data(), total.data(), static_cast<int>(virials.size()), MPI_DOUBLE, MPI_SUM, world);
+    for (double& x : total) x *= units_.energy / static_cast<double>(atom->natoms);
     for (int m = 0; m < models; ++m) sums.push_back(total.data() + 9 * m);
-    mdops_deviation(sums.data(), models, 9, 1, of_virial.data());
-    double of_forces[2][3];
-    bool has_atoms = true;
-    for (int part = 0; part < parts(); ++part) has_atoms = deviation_of(part, of_forces[part]);
-    if (!own_.file || !has_atoms) return;
-    double squares = 0;
-    for (double& x : of_virial) {
-      x /= static_cast<double>(atom->natoms);
-      squares += x * x / 9;
+    double of_virial[9], squares = 0;
+    mdops_deviation(sums.data(), models, 9, 1, of_virial);
+    for (int k = 0; k < 9; ++k) {
+      double mean = 0;
+      for (const double* const w : sums) mean += w[k] / models;
+      if (own_.relative_v >= 0) of_virial[k] /= std::abs(mean) + own_.relative_v;
+      squares += of_virial[k] * of_virial[k] / 9;
     }
-    std::vector<double> numbers = {*std::max_element(of_virial.begin(), of_virial.end()),
-                                   *std::min_element(of_virial.begin(), of_virial.end()), std::sqrt(squares)};
-    for (int part = 0; part < parts(); ++part)
-      numbers.insert(numbers.end(), of_forces[part], of_forces[part] + 3);
+    numbers[0] = *std::max_element(of_virial, of_virial + 9);
+    numbers[1] = *std::min_element(of_virial, of_virial + 9), numbers[2] = std::sqrt(squares);
+    bool has_atoms = true;
+    std::vector<double> of_atoms;
+    for (int part = 0; part < parts(); ++part) {
+      double found[3];
+      const std::vector<double> own = deviations_of(part);
+      has_atoms = spread(own, found);
+      numbers.insert(numbers.end(), found, found + 3);
+      if (own_.atomic && part == 0) of_atoms = in_order(own);
+    }
+    if (!own_.file || !has_atoms) return;
+    numbers.insert(numbers.end(), of_atoms.begin(), of_atoms.end());
     char text[32];
     std::snprintf(text, sizeof(text), "%12lld", static_cast<long long>(update->ntimestep));
     std::string line = text;
@@ -733,10 +883,14 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     if (!is_written) error->one(FLERR, "pair_style mdops: the file of the model deviation cannot be written");
   }
 
+  Units units_;
+  const bool is_deepmd_;  // it stands for DeePMD-kit's style
   Settings own_;
-  std::vector<int> kinds_;    // for each of LAMMPS' types the model's, or -1
-  double** scale_ = nullptr;  // the factor of the energy, for each pair of types
-  bool takes_list_ = true;    // LAMMPS' neighbours, not the model's own search
+  std::vector<double> positions_, aparam_;  // in A; of atoms
+  double reach_ = 0;                        // of energies without charges
+  std::vector<int> kinds_;                  // for each of LAMMPS' types the model's, or -1
+  double** scale_ = nullptr;                // the factor of the energy, for each pair of types
+  bool takes_list_ = true;                  // LAMMPS' neighbours, not the model's own search
   // The neighbours, and what they are of.
   std::unique_ptr<mdops_list, FreeList> near_;
   std::vector<int> types_;
@@ -744,7 +898,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   int all_ = 0, centers_ = 0;
   std::vector<Numbers> forces_;              // of each model, all parts; freed before it
   std::vector<double> spins_;                // of all atoms
-  double cutoff_ = 0;                        // A, how far neighbours and virtual atoms may be
+  double cutoff_ = 0;                        // LAMMPS' units, how far neighbours and virtual atoms may be
   size_t used_ = 0;                          // of them, in this step
   std::vector<std::pair<int, int>> owners_;  // of atoms and ghosts, while the halo is found
   Halo halo_;
@@ -755,6 +909,6 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
 
 }  // namespace
 
-Pair* make_mdops_pair(LAMMPS* lmp) {
-  return new PairMDOps(lmp);
+Pair* make_mdops_pair(LAMMPS* lmp, bool is_deepmd) {
+  return new PairMDOps(lmp, is_deepmd);
 }

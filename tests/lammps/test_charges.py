@@ -130,6 +130,61 @@ def test_a_mesh_is_near(run, model, derivative):
     assert_answers(run, done, expected(model, atoms), 1e-6)
 
 
+@pytest.mark.parametrize("units", ("metal", "real"))
+def test_an_input_of_deepmd_runs_unchanged(run, model, units):
+    """With DeePMD-kit's names, and a file of which the data for the C core are made first."""
+    atoms = frame(0)
+    (run.folder / "data.lmp").write_text(data(atoms))
+    mdops.load(model.with_name("alone.safetensors")).save(model.with_name("ener.dp"))
+    text = script(model, MESH.replace("pppm", "pppm/dplr"), elements="").replace("mdops/dplr", "dplr")
+    text = text.replace("pair_style mdops", "pair_style deepmd").replace("model.safetensors", "ener.dp")
+    text = text.replace("compute v", "fix_modify charges virial yes\n    compute v").replace(
+        "units metal", f"units {units}"
+    )
+    done, wanted = run(text, 2), expected(model, atoms)
+    if units == "metal":
+        return assert_answers(run, done, wanted, 1e-6)
+    energy = 0.0019872067 / 8.617343e-5  # of LAMMPS' constants of Boltzmann, kcal/mol an eV
+    assert_near(
+        thermo(done)[1], energy * wanted["energy"][0], 2e-5, "energy"
+    )  # its constants of charges differ
+    assert_near(run.dumped()[:81, 4:7], energy * wanted["forces"], 2e-5, "forces")
+    virial = energy * 68568.415 * wanted["virial"][0].ravel()[list(SIX)]
+    assert_near(thermo(done)[2:8] * thermo(done)[8], virial, 5e-5, "virial")
+    return None
+
+
+@pytest.mark.parametrize("units", ("metal", "nano"))
+def test_dipoles_of_atoms(run, model, units):
+    """By DeePMD-kit's compute, whose types are the model's in their order; centroids have none."""
+    atoms, length = frame(0), 1.0 if units == "metal" else 0.1
+    moved = atoms.copy()
+    moved.set_cell(length * atoms.cell.array, scale_atoms=True)
+    (run.folder / "data.lmp").write_text(data(moved, bonds=False, apart=0.1 * length))
+    text = f"""units {units}
+    atom_style full
+    neighbor {length} bin
+    read_data data.lmp
+    pair_style zero {5 * length}
+    pair_coeff * *
+    group some id 1:40
+    compute mu some deeptensor/atom {model.with_name("dw.dp")}
+    dump d all custom 1 dump.txt id c_mu[*]
+    dump_modify d sort id format float %20.15g
+    run 0"""
+    run(text, 2)
+    wanted = mdops.load(model.with_name("dw.dp"), dtype="float64").compute(atoms)["atom_dipole"]
+    rows = run.dumped()[:, 1:] / length
+    assert np.abs(wanted[:40]).max() > 0.01 and not rows[40:].any()
+    assert_near(rows[:40], wanted[:40], 1e-9, "dipoles")
+    assert "farther than the pair style" in run.fails(
+        text.replace(f"zero {5 * length}", f"zero {3 * length}")
+    )
+    random_model(SE_E2_A, {}).save(run.folder / "energies.safetensors")
+    told = run.fails(text.replace(str(model.with_name("dw.dp")), "energies.safetensors"))
+    assert "it is no model of dipoles" in told
+
+
 def test_centroids_may_begin_anywhere_near(run, model):
     """Apart from their atoms, and on other processes."""
     (run.folder / "data.lmp").write_text(data(frame(1), apart=1.7))

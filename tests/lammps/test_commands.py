@@ -152,8 +152,8 @@ REFUSALS = (
     ("words", "message"),
     [
         (
-            "relative 1.0",
-            r"relative: it cannot be opened, and it is none of the words precision, overflow, device",
+            "color 1.0",
+            r"color: it cannot be opened, and it is none of the words precision, overflow, device",
         ),
         ("fparam nan", "fparam is nan, expected finite numbers"),
         ("fparam 1e999", "fparam is 1e999, expected finite numbers"),

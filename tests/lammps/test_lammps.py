@@ -228,7 +228,7 @@ ERRORS = {
     "no such file": (("{a}", "absent.safetensors"), "absent.safetensors: it cannot be opened"),
     "another precision": (("{a}", "{b} precision float32"), "--core float32"),
     "another word": (("overflow extend", "overflow much"), "overflow is much"),
-    "other units": (("units metal", "units real"), "expected metal"),
+    "other units": (("units metal", "units lj"), "which units lj do not have"),
     "newton off": (("units metal", "units metal\n newton off"), "needs newton pair on"),
     "too many neighbours": (("overflow extend", ""), "neighbours of type"),
     "another device": (("overflow extend", "device gpu"), "device is gpu, expected cpu, cuda or cuda:N"),

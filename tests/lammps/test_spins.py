@@ -141,6 +141,13 @@ def test_forces_and_fields_are_those_of_python(run, paths, kind, precision, rank
         assert_near(of_atoms[:3], wanted["virial"][0].diagonal(), 1e-7, "virials of atoms")
 
 
+def test_deepspin_is_the_same_style(run, paths):
+    atoms = magnet()
+    (run.folder / "data.lmp").write_text(data(atoms))
+    done = run(text_for(paths["dpa4c"]).replace("pair_style mdops", "pair_style deepspin"))
+    assert_near(thermo(done)[1], answers(atoms, paths["dpa4c"])["energy"][0], 1e-11, "energy")
+
+
 def test_a_process_may_have_no_atoms(run):
     atoms = magnet([[4.2, 0, 0], [1, 4.0, 0], [-1, 1.5, 4.4]], sizes=(2, 1, 2))
     (run.folder / "data.lmp").write_text(data(atoms))
