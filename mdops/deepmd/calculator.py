@@ -57,7 +57,9 @@ class DP(MDOps):
             raise InputError(f"type_dict is {type_dict!r}, expected the type of each element, as {{'O': 0}}")
         self.type_dict = dict(type_dict or {e: t for t, e in enumerate(self.dp.get_type_map())})
         for element, kind in self.type_dict.items():
-            if kind not in range(self.dp.get_ntypes()):
+            if not isinstance(element, str):
+                raise InputError(f"type_dict has {element!r}, expected the symbols of elements")
+            if not isinstance(kind, int | np.integer) or kind not in range(self.dp.get_ntypes()):
                 raise InputError(
                     f"type_dict[{element!r}] is {kind!r}, expected 0 .. {self.dp.get_ntypes() - 1}"
                 )

@@ -101,7 +101,7 @@ class DeepEval:
         if type(self) is DeepEval:
             self.__class__ = self.model_type
         self._require_outputs()
-        if not isinstance(auto_batch_size, bool | int) or (
+        if not isinstance(auto_batch_size, bool | int | np.integer) or (
             auto_batch_size < 1 and auto_batch_size is not False
         ):
             raise InputError(
@@ -110,7 +110,7 @@ class DeepEval:
         self._batch_atoms: int | None = (
             None
             if auto_batch_size is False
-            else _BATCH_ATOMS[self.potential.device.type] if auto_batch_size is True else auto_batch_size
+            else _BATCH_ATOMS[self.potential.device.type] if auto_batch_size is True else int(auto_batch_size)
         )  # fmt: skip
 
     def eval_descriptor(
@@ -279,12 +279,8 @@ class DeepEval:
         spin: Any = None,
     ) -> _Frames:
         """The arguments of `eval` in their full shapes."""
-        types = np.asarray(atom_types)
-        whole = types.dtype.kind in "biu" or (
-            types.dtype.kind == "f" and bool((types == np.floor(types)).all())
-        )
-        if types.size and not whole:
-            raise InputError(f"atom_types are {types.dtype}, expected integers")
+        require_flags(mixed_type=mixed_type)
+        types = _types(atom_types, self.get_ntypes())
         if types.ndim not in (1, 2) or (mixed_type and types.ndim != 2):
             expected = "(frames, atoms) with mixed_type" if mixed_type else "(atoms,)"
             raise InputError(f"atom_types has the shape {types.shape}, expected {expected}")
@@ -302,14 +298,16 @@ class DeepEval:
         h = None if cells is None else fitting("cells", cells, [(f, 3, 3)])
         p, q = self.get_dim_fparam(), self.get_dim_aparam()
         for name, value, size in (("fparam", fparam, p), ("aparam", aparam, q)):
-            if value is not None and size == 0:
+            if value is not None and size == 0 and np.size(value):
                 raise InputError(f"{name} is given, but the model takes none")
         return _Frames(
             x.reshape(f, n, 3),
             h,
-            types.astype(np.int32),
-            None if fparam is None else fitting("fparam", fparam, [(f, p), (1, p)]),
-            None if aparam is None else fitting("aparam", aparam, [(f, n, q), (1, n, q), (1, 1, q)]),
+            types,
+            None if fparam is None or p == 0 else fitting("fparam", fparam, [(f, p), (1, p)]),
+            None
+            if aparam is None or q == 0
+            else fitting("aparam", aparam, [(f, n, q), (1, n, q), (1, 1, q)]),
             None if charge_spin is None else checked_charge_spin(charge_spin, f),
             None if spin is None else fitting("spin", spin, [(f, n, 3)]),
         )
@@ -392,12 +390,31 @@ class DeepEval:
         return None if array is None else torch.tensor(array, device=self.potential.device)
 
 
+def _types(value: Any, ntypes: int) -> np.ndarray:
+    """int32, each -1 .. ntypes - 1."""
+    try:
+        types = np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"atom_types has rows of several lengths: {error}") from error
+    whole = types.dtype.kind in "biu" or (types.dtype.kind == "f" and bool((types == np.floor(types)).all()))
+    if types.size and not whole:
+        raise InputError(f"atom_types are {types.dtype}, expected integers")
+    if types.size and types.ndim:  # before a cast that would wrap them
+        outside = (types < -1) | (types >= ntypes)
+        if outside.any():
+            place = np.unravel_index(np.argmax(outside), types.shape)
+            raise InputError(
+                f"atom_types{[int(k) for k in place]} is {types[place]}, expected -1 .. {ntypes - 1}"
+            )
+    return types.astype(np.int32)
+
+
 def _numbers(name: str, value: Any) -> np.ndarray:
     try:
         if np.iscomplexobj(value):  # NumPy would drop the imaginary part
             raise TypeError("complex numbers")
         return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor with a gradient
         raise InputError(f"{name} has something that is not a number: {error}") from error
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from mdops.deepmd.deep_eval import DeepEval
 from mdops.errors import UnsupportedModelError
+from mdops.flags import require_flags
 
 
 class DeepTensor(DeepEval):
@@ -24,6 +25,7 @@ class DeepTensor(DeepEval):
     ) -> np.ndarray:
         """(F, n, W) of the atoms, 0 for types that have none, or with `atomic` False (F, W) of the systems; arguments
         as of `DeepPot.eval`."""
+        require_flags(atomic=atomic)
         frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type, charge_spin)
         return self._outputs(frames)[1 if atomic else 0]
 
@@ -52,6 +54,7 @@ class DeepTensor(DeepEval):
             raise UnsupportedModelError(
                 f"eval_full gives derivatives, which this model of {output.name} has not: use eval"
             )
+        require_flags(atomic=atomic)
         frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type, charge_spin)
         (f, n), (w,) = frames.types.shape, output.shape
         shapes = {output.name: (f, w), "forces": (f, n, w, 3), "virial": (f, w, 9)}
@@ -102,6 +105,7 @@ class DeepValues(DeepEval):
         charge_spin: Any = None,
     ) -> tuple[np.ndarray, ...]:
         """((F, W),) of the systems, with `atomic` also (F, n, W) of the atoms; arguments as of `DeepPot.eval`."""
+        require_flags(atomic=atomic)
         found = self._outputs(
             self._frames(coords, cells, atom_types, fparam, aparam, mixed_type, charge_spin)
         )

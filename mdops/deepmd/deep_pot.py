@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from mdops.deepmd.deep_eval import DeepEval
+from mdops.flags import require_flags
 
 
 class DeepPot(DeepEval):
@@ -47,6 +48,7 @@ class DeepPot(DeepEval):
         Raises:
             InputError: shapes do not fit, or the model cannot evaluate a frame (`Potential.forward`).
         """
+        require_flags(atomic=atomic)
         frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type, charge_spin, spin)
         (f, n), moments = frames.types.shape, self.potential.model.spin
         shapes: dict[str, tuple[int, ...]] = {"energy": (f, 1), "forces": (f, n, 3), "virial": (f, 9)}

@@ -8,6 +8,7 @@ from pathlib import Path
 import ase
 import numpy as np
 import pytest
+import torch
 from ase.calculators.calculator import PropertyNotImplementedError
 
 import mdops
@@ -139,7 +140,7 @@ def test_forces_are_minus_the_derivatives_of_each_component():
         np.testing.assert_allclose(force[0, :, atom, axis], -(ends[0] - ends[1]) / (2 * step), atol=1e-6)
 
 
-@pytest.mark.parametrize("batch", [True, False, 7])
+@pytest.mark.parametrize("batch", [True, False, 7, np.int64(7)])
 def test_batches_change_nothing(batch):
     own, extra = frames_of("dos")
     given = own["positions"], own["cell"], own["types"], True
@@ -184,6 +185,42 @@ def test_other_arguments_that_do_not_fit_are_named():
         model.eval_fitting_last_layer(own["positions"], own["cell"], own["types"], **extra, dtype="half")
     with pytest.raises(InputError, match="auto_batch_size is 0"):
         DeepEval(POTENTIAL, auto_batch_size=0)
+
+
+@pytest.mark.parametrize("last", [2, -2, 2**32, -(2**32), 1e12, np.inf, np.uint64(2**63)])
+def test_types_that_the_model_lacks_are_refused(last):
+    """Those that an int32 cannot hold, too: 2^32 would become type 0."""
+    with pytest.raises(InputError, match=r"atom_types\[1\] is .*, expected -1 .. 1"):
+        model_of("potential").eval(np.arange(6.0), None, np.array([0, last]))
+    with pytest.raises(InputError, match=r"atom_types\[1, 0\] is"):
+        types = np.array([[0, 0], [last, 0]])
+        model_of("property").eval(np.arange(12.0), None, types, mixed_type=True)
+
+
+def test_arguments_of_other_kinds_are_refused():
+    model = model_of("potential")
+    x = np.arange(6.0)
+    with pytest.raises(InputError, match="atom_types has rows of several lengths"):
+        model.eval(x, None, [[0, 1], [1]])
+    with pytest.raises(InputError, match="coords has something that is not a number: Can't call numpy"):
+        model.eval(torch.tensor(x, requires_grad=True), None, [0, 1])
+    with pytest.raises(InputError, match="mixed_type is 'no', expected True or False"):
+        model.eval(x, None, [0, 1], mixed_type="no")
+    # As if `atomic` had been forgotten before fparam.
+    for case in ("potential", "polar", "dos"):
+        with pytest.raises(InputError, match=r"atomic is \[0.5\], expected True or False"):
+            model_of(case).eval(x, None, [0, 1], [0.5])
+    with pytest.raises(InputError, match="atomic is 1, expected True or False"):
+        model_of("dipole").eval_full(x, None, [0, 1], 1)
+
+
+def test_no_numbers_are_no_parameters():
+    model, x = model_of("potential"), np.arange(12.0)
+    given = {"fparam": np.zeros((2, model.get_dim_fparam())), "aparam": np.zeros((2, 2, 0))}
+    for found, expected in zip(
+        model.eval(x, None, [0, 1], **given), model.eval(x, None, [0, 1]), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_models_are_shared_copied_and_pickled():
@@ -242,9 +279,11 @@ def test_the_calculator_takes_deepmd_kits_arguments(reference):
         atoms.get_potential_energy()
     with pytest.raises(InputError, match=r"type_dict is \['Cu'\], expected the type of each element"):
         DP(POTENTIAL, type_dict=["Cu"])
-    for kind in (2, -1, "Cu", 0.5):
+    for kind in (2, -1, "Cu", 0.5, np.array([0, 1])):
         with pytest.raises(InputError, match=r"type_dict\['Cu'\] is .*expected 0 .. 1"):
             DP(POTENTIAL, type_dict={"Cu": kind})
+    with pytest.raises(InputError, match="type_dict has 29, expected the symbols of elements"):
+        DP(POTENTIAL, type_dict={29: 0, 13: 1})
     with pytest.raises(UnsupportedModelError, match="needs energies"):
         DP(DATA / "outputs" / "dipole.pt")
 

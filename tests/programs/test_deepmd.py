@@ -104,7 +104,7 @@ def test_mixed_types_are_those_of_each_frame():
         ((np.zeros((2, 6)), np.eye(3), [0, 1]), r"cells has the shape \(3, 3\), expected \(2, 3, 3\)"),
         ((np.zeros((2, 6)), None, [[0, 1]] * 3), r"atom_types has the shape \(3, 2\), and coords is of 2 frames"),
         ((np.zeros((1, 6)), None, [0, 0.5]), "expected integers"),
-        ((np.arange(6.0), None, [0, 3]), r"`types` is 3, expected -1 .. 2"),
+        ((np.arange(6.0), None, [0, 3]), r"atom_types\[1\] is 3, expected -1 .. 2"),
         ((["x"] * 6, None, [0, 1]), "coords has something that is not a number"),
         ((np.arange(6.0) + 1j, None, [0, 1]), "coords has something that is not a number: complex numbers"),
         ((np.arange(6.0), None, ["O", "H"]), "atom_types are <U1, expected integers"),
