@@ -151,7 +151,7 @@ void edge_updates(Call c, int back) {
   (back ? a.grad : a.base) = c.next<T>();
   for (const T** array : {&a.z, &a.scale, &a.bias}) *array = c.next<T>();
   a.index = c.next<int32_t>(), a.offsets = c.next<int32_t>(), a.out = c.next<T>();
-  back ? run_edge_update_gradients(gpu, a) : run_edge_update(gpu, a);
+  run_edge_update(gpu, a);
 }
 
 template <class T>
@@ -163,12 +163,9 @@ void node_updates(Call c, int back) {
   a.z = c.next<T>(), a.u = c.next<T>();
   if (!back) a.m = c.next<T>();
   a.weights = c.next<T>();
-  if (!back) {
-    a.y = c.next<T>();
-    return run_node_update(gpu, a);
-  }
-  for (T** array : {&a.by_z, &a.by_u, &a.by_m}) *array = c.next<T>();
-  run_node_update_gradients(gpu, a);
+  if (!back) a.y = c.next<T>();
+  for (T** array : {&a.by_z, &a.by_u, &a.by_m}) *array = back ? c.next<T>() : nullptr;
+  run_node_update(gpu, a);
 }
 
 }  // namespace
