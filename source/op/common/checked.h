@@ -19,11 +19,9 @@ struct TypeList {
 };
 // Of so many tensors, for a struct of them (common/bind.h).
 template <size_t N, class... A>
-struct TensorParts : TensorParts<N - 1, const Tensor&, A...> {};
+struct TensorParts : TensorParts<N - 1, Input, A...> {};
 template <class... A>
-struct TensorParts<0, A...> {
-  using Types = TypeList<A...>;
-};
+struct TensorParts<0, A...> : TypeList<A...> {};
 
 // Each names its argument, and the kernels' pointer for it, whose type is the required dtype. The tensors
 // live as long as the call; copies, until the kernels are launched.

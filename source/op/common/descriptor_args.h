@@ -11,7 +11,8 @@ namespace mdops {
 // What several ops take together.
 struct PairTensors {
   const Tensor &displacements, &counts, &types;
-  using Parts = TensorParts<3>::Types;
+  using Parts = TensorParts<3>;
+  operator Input() const { return displacements; }  // which has the op's type
 };
 struct CutoffNumbers {
   double cutoff, cutoff_smooth, protection;

@@ -91,12 +91,13 @@ auto dispatch_float(const Op& op, ScalarType dtype, const auto& f) {
   fail(op, "the compute dtype must be float32 or float64");
 }
 
-// The first tensor of an op's arguments, or of lists among them, that satisfies `is_it`, or null.
+// The first tensor of an op's arguments, or of lists and structs among them, that satisfies `is_it`, or null.
 const Tensor* first_tensor(const auto& is_it, const auto&... arguments) {
   const Tensor* first = nullptr;
   const auto look = [&](const auto& argument) {
-    if constexpr (std::is_same_v<decltype(argument), const Tensor&>) {
-      if (!first && is_it(argument)) first = &argument;
+    if constexpr (std::is_convertible_v<decltype(argument), Input>) {
+      Input tensor = argument;
+      if (!first && is_it(tensor)) first = &tensor;
     } else if constexpr (std::is_same_v<decltype(argument), const std::vector<Tensor>&>) {
       for (const Tensor& tensor : argument)
         if (!first && is_it(tensor)) first = &tensor;

@@ -16,20 +16,20 @@ inline void check_finite(const Op& op, const char* name, double value) {
 // What several ops take together: atoms at the begin and at the end of a step, thermostats, and cells.
 struct AtomTensors {
   const Tensor &positions, &momenta, &forces, &inverse_mass, &batch;
-  using Parts = TensorParts<5>::Types;
+  using Parts = TensorParts<5>;
 };
 struct EndTensors {
   const Tensor &positions, &reference, &momenta, &forces, &inverse_mass, &batch, &atom_energy, &nearest,
       &within, &sel;
-  using Parts = TensorParts<10>::Types;
+  using Parts = TensorParts<10>;
 };
 struct BathTensors {
   const Tensor &eta, &eta_momenta, &freedom;
-  using Parts = TensorParts<3>::Types;
+  using Parts = TensorParts<3>;
 };
 struct CellTensors {
   const Tensor &virial, &cell, &cell_momenta, &xi, &xi_momenta;
-  using Parts = TensorParts<5>::Types;
+  using Parts = TensorParts<5>;
 };
 struct BathNumbers {
   double dt, kT, tau;

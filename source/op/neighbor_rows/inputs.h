@@ -45,7 +45,8 @@ RowListArgs<T> take_row_list(auto& in, const PairTensors& pairs, Input pair_mask
 // Slots that are rows, and constants of their numbers.
 struct RowTensors {
   const Tensor &displacements, &slots, &counts, &types, &mean, &std;
-  using Parts = TensorParts<6>::Types;
+  using Parts = TensorParts<6>;
+  operator Input() const { return displacements; }
 };
 template <class T>
 EnvironmentRowsArgs<T> take_environment_rows(auto& in, const RowTensors& of, const CutoffNumbers& cutoff,
