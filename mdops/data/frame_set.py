@@ -17,7 +17,7 @@ _LONGEST = 1e9  # A; that, too, it refuses
 
 @dataclass
 class FrameSet:
-    """F frames of n atoms each. The arrays may be memory maps of any float precision.
+    """F frames of n atoms each. The arrays are of any float precision, and may be read when they are used (`NpyArray`).
 
     Attributes:
         system: the system or file that the frames belong to.
@@ -59,6 +59,15 @@ class FrameSet:
             types=self.types[pick],
             cell=self.cell[pick],
             labels={name: array[pick] for name, array in self.labels.items()},
+        )
+
+    def loaded(self) -> "FrameSet":
+        """The same in memory, in float64."""
+        return replace(
+            self,
+            positions=np.asarray(self.positions, dtype=np.float64),
+            cell=np.asarray(self.cell, dtype=np.float64),
+            labels={name: np.asarray(array, dtype=np.float64) for name, array in self.labels.items()},
         )
 
 

@@ -36,8 +36,9 @@ def batch_sizes(data: Dataset, rule: int | Sequence[int] | str) -> list[int]:
     word, n = _parsed(rule)
     if word == "mixed":
         return [n] * systems
-    atoms = [data.counted()[data.system == k] for k in range(systems)]
-    mean = [float(own.mean()) if len(own) else 1.0 for own in atoms]
+    frames = np.bincount(data.system, minlength=systems)
+    atoms = np.bincount(data.system, data.counted(), minlength=systems)
+    mean = np.where(frames > 0, atoms / np.maximum(frames, 1), 1.0).tolist()
     return [max(1, int(np.ceil(n / m) if word == "auto" else n // m)) for m in mean]
 
 
@@ -160,8 +161,7 @@ class Sampler:
         self._sizes = batch_sizes(data, rule)
         self._seed, self._odds = seed, None
         mixed = isinstance(rule, str) and rule.startswith("mixed")
-        frames = np.arange(len(data))
-        self._groups = [frames] if mixed else [frames[data.system == k] for k in range(len(data.systems))]
+        self._groups = [np.arange(len(data))] if mixed else data.frames_of_systems()
         if odds is not None:
             if mixed:
                 raise ConfigError(
