@@ -14,7 +14,7 @@ import numpy as np
 
 from mdops.data.ase_file import elements_of_file, file_names, read_file
 from mdops.data.deepmd_system import elements_of_system, is_system, read_system
-from mdops.data.frame_set import FrameSet, check, joined
+from mdops.data.frame_set import FrameSet, check, joined, runs
 from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, silent_types
 from mdops.data.lmdb_file import elements_of_lmdb, is_lmdb, read_lmdb
 from mdops.data.near_pairs import without_near_pairs
@@ -348,7 +348,7 @@ def _blocks(
         elif place.is_dir():
             found = read_system(place, type_map, known, silent)
         else:
-            found = read_file(place, type_map, names, known, labelled=labelled)
+            found = runs(read_file(place, type_map, names, known, labelled=labelled))
         given[place] += 1
         for block in found:
             yield block if given[place] == 1 else replace(block, system=f"{block.system} ({given[place]})")

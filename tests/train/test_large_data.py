@@ -4,11 +4,16 @@ import os
 import resource
 import warnings
 
+import ase.io
 import numpy as np
+import pytest
 import torch
+from ase import Atoms
 
+import mdops.data.dataset
 import mdops.ops.neighbor
 from mdops.data.neighbor_lists import frames_system
+from mdops.errors import DataError
 from mdops.ops import neighbor_list
 from mdops.train import PairLists, Storage, load_dataset, make_batch
 
@@ -49,6 +54,29 @@ def test_more_systems_than_files_may_be_open(tmp_path):
     expected = np.concatenate([own["force"][kept].reshape(-1, 3) for own in arrays])
     np.testing.assert_array_equal(data.labels["forces"], expected)
     assert [len(own) for own in data.frames_of_systems()] == [360] * 40
+
+
+def test_frames_of_a_file_are_checked_by_the_thousand(tmp_path, monkeypatch):
+    random = np.random.default_rng(3)
+    frames = [
+        Atoms("CuAl" * 4, random.uniform(0, 4, (8, 3)), cell=3 * [4.0], pbc=True, info={"energy": 1.0 * k})
+        for k in range(1500)
+    ]
+    frames[700] = frames[700][:6]
+    frames[700].info["energy"] = 700.0
+    frames[1400].info["energy"] = np.nan
+    ase.io.write(tmp_path / "a.extxyz", frames[:1400])
+    checked, check = [], mdops.data.dataset.check
+    monkeypatch.setattr(
+        "mdops.data.dataset.check", lambda part, **more: (checked.append(part.frames), check(part, **more))
+    )
+    data = load_dataset(tmp_path / "a.extxyz", ["Cu", "Al"])
+    assert checked == [700, 1, 699]
+    assert data.labels["energy"].tolist() == list(range(1400))
+    assert data.name(900).endswith("a.extxyz, frame 900")
+    ase.io.write(tmp_path / "b.extxyz", frames)
+    with pytest.raises(DataError, match=r"b\.extxyz, frame 1400: energy is nan"):
+        load_dataset(tmp_path / "b.extxyz", ["Cu", "Al"])
 
 
 def test_many_mapped_arrays_are_in_few_files(tmp_path):
