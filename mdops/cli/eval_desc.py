@@ -39,9 +39,9 @@ def run(args: argparse.Namespace) -> int:
     if twice:
         raise InputError(f"several systems have the name {twice[0]}, and would be written to the same file")
     args.output.mkdir(parents=True, exist_ok=True)
-    for k, name in enumerate(names):
+    for name, frames in zip(names, data.frames_of_systems(), strict=True):
         path = args.output / f"{name}.npy"
-        array = descriptors(model, data, np.flatnonzero(data.system == k))
+        array = descriptors(model, data, frames)
         file = io.BytesIO()
         np.save(file, array.astype(np.float32) if args.dtype == "fp32" else array)
         replace_file(path, file.getbuffer())

@@ -114,13 +114,10 @@ def _require_outputs(args: argparse.Namespace) -> "dict[str, np.ndarray] | None"
 
 def _show(evaluation: "Evaluation") -> None:
     """Prints the errors of all frames, and of each system if there are several."""
-    import numpy as np
-
     data = evaluation.data
     _show_errors(f"{len(data)} frames, {data.counted().sum():,} atoms", evaluation, None)
     if len(data.systems) > 1:
-        for k, system in enumerate(data.systems):
-            frames = np.flatnonzero(data.system == k)
+        for system, frames in zip(data.systems, data.frames_of_systems(), strict=True):
             print()
             _show_errors(f"{system}: {len(frames)} frames", evaluation, frames)
 

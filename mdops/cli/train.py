@@ -7,8 +7,10 @@ import argparse
 import json
 import os
 import sys
+import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,7 @@ _OWN = (
     "own recipe is used (training.md); in a section that is given, keys have DeePMD-kit's defaults.\n"
 )
 _MOST_THREADS = 1024
+_PATIENCE = 10.0  # s without a word
 _INPUT = "input.json"  # written by a training from data alone
 _KEYS = {  # the keys of an input that correspond to the options of such a training
     "elements": "model.type_map",
@@ -205,6 +208,11 @@ def make_trainer(
         start = {name: getattr(args, name) for name in names}
         if args.restart and is_first:
             print(f"{args.output} has no checkpoint: a new training begins", file=sys.stderr, flush=True)
+    text = "still reading the data and searching their neighbours"
+    patience = threading.Timer(_PATIENCE, partial(print, text, file=sys.stderr, flush=True))
+    patience.daemon = True
+    if is_first:
+        patience.start()
     with warnings.catch_warnings():
         if not is_first:  # all processes look at the same data
             warnings.simplefilter("ignore")
@@ -214,6 +222,8 @@ def make_trainer(
             if is_first and is_new:
                 remove_unused(args.output)
             raise
+        finally:
+            patience.cancel()
     if not args.restart and is_first:
         own = [full.table for full in trainer.full_validations]  # started anew
         best = [path for path in _earlier_best(args.output, config) if path not in own]

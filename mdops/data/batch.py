@@ -147,7 +147,7 @@ def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
     return Batch(
         system,
         lists.gather(frames),
-        torch.from_numpy(data.counted()[frames]),
+        torch.from_numpy(data.counted(frames)),
         values,
         {name: torch.from_numpy(data.present[name][frames]) for name in values},
         parameters["fparam"],

@@ -14,7 +14,7 @@ import numpy as np
 
 from mdops.data.ase_file import elements_of_file, file_names, read_file
 from mdops.data.deepmd_system import elements_of_system, is_system, read_system
-from mdops.data.frame_set import FrameSet, check, joined
+from mdops.data.frame_set import FrameSet, check, joined, runs
 from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, silent_types
 from mdops.data.lmdb_file import elements_of_lmdb, is_lmdb, read_lmdb
 from mdops.data.near_pairs import without_near_pairs
@@ -91,13 +91,22 @@ class Dataset:
         """The atoms of a frame, in the arrays over N."""
         return slice(int(self.offsets[frame]), int(self.offsets[frame + 1]))
 
-    def sizes(self) -> np.ndarray:
-        """(F,): the number of atoms of each frame."""
-        return np.diff(self.offsets)
+    def atoms_of(self, frames: np.ndarray) -> np.ndarray:
+        """The atoms of these frames, in their order."""
+        return _between(self.offsets, np.asarray(frames, dtype=np.int64))
 
-    def counted(self) -> np.ndarray:
+    def sizes(self, frames: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """(F,): the number of atoms of each of these frames, all by default."""
+        return self.offsets[1:][frames] - self.offsets[:-1][frames]
+
+    def counted(self, frames: np.ndarray | slice = slice(None)) -> np.ndarray:
         """(F,): the number of atoms of each frame that energies are told by: virtual atoms of spins are none."""
-        return self.sizes() // (2 if self.paired else 1)
+        return self.sizes(frames) // (2 if self.paired else 1)
+
+    def frames_of_systems(self) -> list[np.ndarray]:
+        """The frames of each system, ascending."""
+        counts = np.bincount(self.system, minlength=len(self.systems))
+        return np.split(np.argsort(self.system, kind="stable"), np.cumsum(counts)[:-1])
 
     @property
     def paired(self) -> bool:
@@ -127,17 +136,14 @@ class Dataset:
 
     def rows(self, name: str, frames: np.ndarray) -> np.ndarray:
         """Where the numbers of these frames stand in the array of a label, or of a parameter."""
+        frames = np.asarray(frames, dtype=np.int64)
         if name in self.known and self.known[name].of_pairs:
-            ends = np.concatenate([[0], np.cumsum(self.sizes() ** 2)])
-        elif is_of_frame(name, self.known):
-            return np.asarray(frames)
-        else:
-            ends = self.offsets
-        return np.concatenate([np.empty(0, np.int64), *(np.arange(ends[f], ends[f + 1]) for f in frames)])
+            return _between(np.concatenate([[0], np.cumsum(self.sizes() ** 2)]), frames)
+        return frames if is_of_frame(name, self.known) else self.atoms_of(frames)
 
     def successive(self, frames: np.ndarray, atoms: int) -> Iterator[np.ndarray]:
         """The frames in their order, in parts of at most so many atoms; of one frame at least."""
-        beyond = np.cumsum(self.sizes()[frames])
+        beyond = np.cumsum(self.sizes(frames))
         start = 0
         while start < len(frames):
             before = beyond[start - 1] if start else 0
@@ -155,6 +161,12 @@ class Dataset:
     def has(self, label: str) -> bool:
         """Whether any frame has this label or parameter."""
         return label in self.labels
+
+
+def _between(ends: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """ends[k] .. ends[k + 1] - 1 for each of these k, one after the other."""
+    counts = ends[which + 1] - ends[which]
+    return np.arange(counts.sum()) + np.repeat(ends[which] - np.cumsum(counts) + counts, counts)
 
 
 def load_dataset(
@@ -204,7 +216,7 @@ def load_dataset(
     require_numbers(min_pair_dist=min_pair_dist)
     if not 0 <= min_pair_dist < math.inf:
         raise InputError(f"min_pair_dist is {min_pair_dist}, expected 0 or more, A")
-    blocks = list(_blocks(_places(paths), list(type_map), names, labelled, known, silent))
+    blocks = whole = list(_blocks(_places(paths), list(type_map), names, labelled, known, silent))
     if leave_out:
         blocks = list(_divided(blocks, leave_out, left_out))
     if not blocks and left_out:
@@ -224,16 +236,17 @@ def load_dataset(
     first = 0
     for block in blocks:
         for start in range(0, block.frames, _CHUNK):
-            part = _part(block, start, min(start + _CHUNK, block.frames))
+            part = block.part(start, min(start + _CHUNK, block.frames)).loaded()
             checked(part)
             _fill(data, part, first + start)
         first += block.frames
-    for doubt in (units_warning, pressure_warning):
-        doubted = set[str]()
-        for block in joined(blocks):
-            message = None if block.system in doubted else doubt(block)
+    # Few frames of a system tell nothing: energies may go with work by chance.
+    shown, doubted = set(systems), set[tuple[object, str]]()
+    for block in joined([block for block in whole if block.system in shown]):
+        for doubt in (units_warning, pressure_warning):
+            message = None if (doubt, block.system) in doubted else doubt(block)
             if message:
-                doubted.add(block.system)
+                doubted.add((doubt, block.system))
                 warnings.warn(message, stacklevel=2)
     _check_parameters(data)
     for name in [name for name in data.labels if name in known and known[name].scales]:
@@ -335,7 +348,7 @@ def _blocks(
         elif place.is_dir():
             found = read_system(place, type_map, known, silent)
         else:
-            found = read_file(place, type_map, names, known, labelled=labelled)
+            found = runs(read_file(place, type_map, names, known, labelled=labelled))
         given[place] += 1
         for block in found:
             yield block if given[place] == 1 else replace(block, system=f"{block.system} ({given[place]})")
@@ -370,17 +383,6 @@ def _without_large(blocks: Sequence[FrameSet], most: int) -> list[FrameSet]:
             stacklevel=3,
         )
     return kept
-
-
-def _part(block: FrameSet, start: int, stop: int) -> FrameSet:
-    """Frames start .. stop - 1 of a block, in float64."""
-    part = block.part(start, stop)
-    return replace(
-        part,
-        positions=np.asarray(part.positions, dtype=np.float64),
-        cell=np.asarray(part.cell, dtype=np.float64),
-        labels={name: np.asarray(array, dtype=np.float64) for name, array in part.labels.items()},
-    )
 
 
 def _empty(

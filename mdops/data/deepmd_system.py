@@ -3,12 +3,13 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from mdops.data.frame_set import FrameSet
 from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, silent_types, warn_of_moments
+from mdops.data.npy_file import read_npy
 from mdops.errors import DataError
 
 _MIXED = "real_atom_types"  # the types of each frame
@@ -22,8 +23,8 @@ def is_system(folder: Path) -> bool:
 def read_system(
     folder: Path, type_map: list[str], known: Labels = LABELS, silent: Sequence[str] = ()
 ) -> Iterator[FrameSet]:
-    """The blocks of a system, one a set; arrays of .npy files are memory maps. Labels of atoms such as atomic_dipole
-    may be of the atoms alone that are of no `silent` element; of these they are zero then.
+    """The blocks of a system, one a set; arrays of large .npy files are read later. Labels of atoms such as
+    atomic_dipole may be of the atoms alone that are of no `silent` element; of these they are zero then.
 
     Types are those of `type_map` (the system's own numbers where it has no type_map.raw). In the mixed
     format, real_atom_types.npy tells the types of every frame.
@@ -106,7 +107,7 @@ def _read_set(
         raise DataError(f"{place}: coord.npy is empty")
     frames = 1 if positions.ndim == 1 and atoms * 3 == positions.size else len(positions)
 
-    def shaped(array: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    def shaped(array: Any, name: str, shape: tuple[int, ...]) -> Any:
         values = int(np.prod(shape))
         if array.size != frames * values:
             raise DataError(
@@ -135,7 +136,7 @@ def _read_set(
     if mixed is None:
         types = np.broadcast_to(own, (frames, atoms))
     else:
-        types = shaped(mixed, _MIXED, (atoms,))
+        types = np.asarray(shaped(mixed, _MIXED, (atoms,)))
         if (types != np.floor(types)).any():
             raise DataError(f"{place}: {_MIXED} holds numbers that are not whole")
     types = np.asarray(types, dtype=np.int64)
@@ -205,32 +206,18 @@ def _mapped(types: np.ndarray, elements: list[str] | None, type_map: list[str], 
     return np.array([*index, -1], dtype=np.int32)[types]
 
 
-def _array(place: Path, names: tuple[str, ...]) -> np.ndarray | None:
+def _array(place: Path, names: tuple[str, ...]) -> Any:
     """The first of these that is there, as .npy or .raw; None if none is."""
     path = next(filter(None, (_file(place, name) for name in names)), None)
     if path is None:
         return None
-    return _read_npy(path) if path.suffix == ".npy" else _read_text(path, np.float64, ndmin=2)
+    return read_npy(path) if path.suffix == ".npy" else _read_text(path, np.float64, ndmin=2)
 
 
 def _file(place: Path, name: str) -> Path | None:
     """Where an array of a set is; None if it is not there."""
     paths = (place / f"{name}.npy", place / f"{name}.raw")
     return next((path for path in paths if path.is_file()), None)
-
-
-def _read_npy(path: Path) -> np.ndarray:
-    """A memory map of an array of real numbers."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        # NumPy takes whatever is no .npy file for a pickle, and tells how to open that.
-        what = "it is no .npy file of numbers, or damaged" if "ickle" in str(error) else error
-        raise DataError(f"{path}: {what}") from None
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu" or array.ndim == 0:
-        kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) and array.ndim else "no array"
-        raise DataError(f"{path}: holds {kind}, expected an array of real numbers")
-    return array
 
 
 def _read_text(path: Path, dtype: type, ndmin: Literal[1, 2] = 1) -> np.ndarray:

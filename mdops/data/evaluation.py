@@ -52,7 +52,7 @@ class Evaluation:
         label, prediction = data.labels[of.answer][rows], self.predictions[of.answer][rows]
         if not of.per_atom:
             return label.ravel(), prediction.ravel()
-        atoms = data.counted()[rows].reshape(-1, *[1] * (label.ndim - 1))
+        atoms = data.counted(rows).reshape(-1, *[1] * (label.ndim - 1))
         return (label / atoms).ravel(), (prediction / atoms).ravel()
 
     def _rows(self, name: str, frames: np.ndarray | None) -> np.ndarray:

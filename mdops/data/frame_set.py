@@ -1,6 +1,6 @@
 """What every reader of training data gives: frames of one number of atoms; and the checks these pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,11 +13,12 @@ from mdops.errors import DataError
 # search refuses such a cell too.
 _FLAT = 1e-8
 _LONGEST = 1e9  # A; that, too, it refuses
+_RUN = 1024  # frames
 
 
 @dataclass
 class FrameSet:
-    """F frames of n atoms each. The arrays may be memory maps of any float precision.
+    """F frames of n atoms each. The arrays are of any float precision, and may be read when they are used (`NpyArray`).
 
     Attributes:
         system: the system or file that the frames belong to.
@@ -61,36 +62,58 @@ class FrameSet:
             labels={name: array[pick] for name, array in self.labels.items()},
         )
 
+    def loaded(self) -> "FrameSet":
+        """The same in memory, in float64."""
+        return replace(
+            self,
+            positions=np.asarray(self.positions, dtype=np.float64),
+            cell=np.asarray(self.cell, dtype=np.float64),
+            labels={name: np.asarray(array, dtype=np.float64) for name, array in self.labels.items()},
+        )
 
-def joined(blocks: Sequence[FrameSet]) -> Iterator[FrameSet]:
-    """Blocks of one frame, as files that ASE reads give them, put together where their atoms, labels and source are
-    the same; others as they are."""
+
+def runs(blocks: Iterable[FrameSet]) -> Iterator[FrameSet]:
+    """Successive blocks of one source put together where they are alike, up to `_RUN` frames: with a block for each
+    frame, the objects take more memory than the numbers."""
+    group, frames = list[FrameSet](), 0
+    for block in blocks:
+        if group and (_kind(block) != _kind(group[0]) or frames + block.frames > _RUN):
+            yield _one(group)
+            group, frames = [], 0
+        group.append(block)
+        frames += block.frames
+    if group:
+        yield _one(group)
+
+
+def joined(blocks: Iterable[FrameSet]) -> Iterator[FrameSet]:
+    """Small blocks that are alike put together, also if others are between them; others as they are."""
     groups: dict[Any, list[FrameSet]] = {}
     for block in blocks:
-        if block.frames > 1:
+        if block.frames >= _RUN:
             yield block
         else:
-            key = (
-                block.source,
-                block.types.tobytes(),
-                *block.pbc,
-                *sorted(block.labels),
-                repr(block.charges),
-            )
-            groups.setdefault(key, []).append(block)
-    for group in groups.values():
-        first = group[0]
-        yield FrameSet(
-            first.system,
-            first.source,
-            first.first,
-            np.concatenate([block.positions for block in group]),
-            np.concatenate([block.types for block in group]),
-            np.concatenate([block.cell for block in group]),
-            first.pbc,
-            {name: np.concatenate([block.labels[name] for block in group]) for name in first.labels},
-            first.charges,
-        )
+            groups.setdefault(_kind(block), []).append(block)
+    yield from map(_one, groups.values())
+
+
+def _kind(block: FrameSet) -> tuple[Any, ...]:
+    """What frames of one block share."""
+    shapes = [(name, block.labels[name].shape[1:]) for name in sorted(block.labels)]
+    return block.system, block.source, block.types.shape[1], *block.pbc.tolist(), *shapes, repr(block.charges)
+
+
+def _one(group: Sequence[FrameSet]) -> FrameSet:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    return replace(
+        first,
+        positions=np.concatenate([block.positions for block in group]),
+        types=np.concatenate([block.types for block in group]),
+        cell=np.concatenate([block.cell for block in group]),
+        labels={name: np.concatenate([block.labels[name] for block in group]) for name in first.labels},
+    )
 
 
 def check(block: FrameSet, ntypes: int, known: Labels = LABELS, *, labelled: bool = True) -> None:

@@ -69,7 +69,7 @@ def near_pairs(block: FrameSet, distance: float) -> np.ndarray:
 
 
 def _parts(block: FrameSet) -> Iterator[FrameSet]:
-    """The frames of a block, so many at a time that the arrays of a search stay small."""
+    """The frames of a block in memory, so many at a time that the arrays of a search stay small."""
     step = max(1, _CHUNK_ATOMS // max(1, block.types.shape[1]))
     for start in range(0, block.frames, step):
-        yield block.part(start, start + step)
+        yield block.part(start, start + step).loaded()

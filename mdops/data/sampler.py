@@ -41,8 +41,9 @@ def batch_sizes(data: Dataset, rule: int | Sequence[int] | str) -> list[int]:
         return [n] * systems
     if word == "mix":
         return [max(1, int(n / max(float(data.counted().mean()), 1.0)))] * systems
-    atoms = [data.counted()[data.system == k] for k in range(systems)]
-    mean = [float(own.mean()) if len(own) else 1.0 for own in atoms]
+    frames = np.bincount(data.system, minlength=systems)
+    atoms = np.bincount(data.system, data.counted(), minlength=systems)
+    mean = np.where(frames > 0, atoms / np.maximum(frames, 1), 1.0).tolist()
     return [max(1, int(np.ceil(n / m) if word == "auto" else n // m)) for m in mean]
 
 
@@ -170,8 +171,7 @@ class Sampler:
         self._seed, self._odds = seed, None
         word, most = _parsed(rule) if isinstance(rule, str) else ("", 0)
         mixed = word in ("mixed", "mix")
-        frames = np.arange(len(data))
-        self._groups = [frames] if mixed else [frames[data.system == k] for k in range(len(data.systems))]
+        self._groups = [np.arange(len(data))] if mixed else data.frames_of_systems()
         if odds is not None:
             if mixed:
                 raise ConfigError(

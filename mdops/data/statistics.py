@@ -74,8 +74,7 @@ def neighbor_statistics(data: Dataset, lists: PairLists, cutoff: float | None = 
 def spread_frames(data: Dataset, batches: int, batch_sizes: Sequence[int]) -> np.ndarray:
     """At most `batches` times `batch_sizes[system]` frames of every system, evenly spread over it."""
     chosen = []
-    for system, size in enumerate(batch_sizes):
-        frames = np.flatnonzero(data.system == system)
+    for frames, size in zip(data.frames_of_systems(), batch_sizes, strict=True):
         count = min(len(frames), batches * size)
         chosen.append(frames[np.linspace(0, len(frames) - 1, count).round().astype(np.int64)])
     return np.concatenate(chosen)
@@ -150,7 +149,7 @@ def parameter_statistics(
 
 def chunks(data: Dataset, frames: np.ndarray) -> Iterator[np.ndarray]:
     """The frames in parts of about so many atoms that arrays over neighbours stay small."""
-    atoms = np.cumsum(data.sizes()[frames])
+    atoms = np.cumsum(data.sizes(frames))
     for part in np.split(frames, np.flatnonzero(np.diff(atoms // _CHUNK_ATOMS)) + 1):
         if len(part):
             yield part

@@ -60,18 +60,16 @@ def pressure_warning(block: FrameSet) -> str | None:
 
 def _slope(block: FrameSet, pairs: Pairs) -> tuple[float, float] | None:
     """Slope and correlation of energy differences over work, None where they mean nothing."""
-    energy = np.asarray(block.labels["energy"], dtype=np.float64)
-    work, change = [], []
-    for a, b in pairs:
-        (step,), (alike,) = _displacements(block, a, np.array([b]))
-        if alike:
-            forces = np.asarray(block.labels["forces"][[a, b]], dtype=np.float64)
-            work.append(-0.5 * np.sum((forces[0] + forces[1]) * step))
-            change.append(energy[b] - energy[a])
+    a, b = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    steps, alike = _displacements(block, a, b)
+    energy, force = (np.asarray(block.labels[name]) for name in ("energy", "forces"))
+    forces = force[a].astype(np.float64) + force[b]
+    work = -0.5 * (forces * steps).sum((1, 2))[alike]
+    change = (energy[b].astype(np.float64) - energy[a])[alike]
     if len(work) < 3 or not np.std(work) or not np.std(change):
         return None
     correlation = float(np.corrcoef(work, change)[0, 1])
-    if abs(correlation) < _CORRELATED:
+    if not abs(correlation) >= _CORRELATED:  # or it is NaN
         return None
     return float(np.dot(work, change) / np.dot(work, work)), correlation
 
@@ -88,15 +86,16 @@ def _nearest(block: FrameSet) -> Pairs:
     pairs = []
     for probe in probes.tolist():
         others = np.delete(np.arange(searched), probe)
-        steps, alike = _displacements(block, probe, others)
+        steps, alike = _displacements(block, np.array([probe]), others)
         if alike.any():
             distance = np.where(alike, np.square(steps).sum((1, 2)), np.inf)
             pairs.append((probe, int(others[np.argmin(distance)])))
     return pairs
 
 
-def _displacements(block: FrameSet, a: int, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(F, n, 3): the ways from frame a to others, by the nearest image; and (F,), whether types and cell agree."""
+def _displacements(block: FrameSet, a: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(F, n, 3): the ways from frames a, or from one, to others, by the nearest image; and (F,), whether types and cell
+    agree."""
     cells = np.asarray(block.cell[others], dtype=np.float64)
     cell = np.asarray(block.cell[a], dtype=np.float64)
     alike = (block.types[others] == block.types[a]).all(1)

@@ -20,7 +20,7 @@ def descriptors(model: Potential, data: Dataset, frames: np.ndarray) -> np.ndarr
             the magnetic moments that it takes.
         UnsupportedModelError: the model has no descriptor, or is made of several models.
     """
-    sizes = data.sizes()[frames]
+    sizes = data.sizes(frames)
     if (sizes != sizes[0]).any():
         odd = int(frames[np.argmax(sizes != sizes[0])])
         raise DataError(f"{data.name(odd)}: has another number of atoms than the first frame of its system")

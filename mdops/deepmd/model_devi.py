@@ -48,7 +48,7 @@ class ModelDeviation:
         """
         data = self.data
         frames = np.arange(len(data)) if frames is None else frames
-        odd = np.flatnonzero(data.sizes()[frames] != data.sizes()[frames[:1]])
+        odd = np.flatnonzero(data.sizes(frames) != data.sizes(frames[:1]))
         if atomic and len(odd):
             raise DataError(
                 f"{data.name(int(frames[odd[0]]))}: has another number of atoms than the first frame. A table with a "
@@ -220,7 +220,7 @@ def write_model_devi(
         OSError: the file cannot be written.
     """
     data = found.data
-    systems = [np.flatnonzero(data.system == k) for k in range(len(data.systems))]
+    systems = data.frames_of_systems()
     tables = [found.table(frames, atomic=atomic) for frames in systems]
     with naming(Path(path)), open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
         for name, table in zip(data.systems, tables, strict=True):

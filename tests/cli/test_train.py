@@ -77,6 +77,15 @@ def test_a_training_tells_what_it_did(inputs, capsys):
     assert [line.split()[0] for line in lines[1:]] == ["1", "4", "8", "12"]
 
 
+def test_long_reading_is_told_of(inputs, capsys, monkeypatch):
+    line = "still reading the data"
+    assert main(["train", inputs()]) == 0
+    assert line not in capsys.readouterr().err
+    monkeypatch.setattr("mdops.cli.train._PATIENCE", 0.0)
+    assert main(["train", inputs(), "--overwrite"]) == 0
+    assert line in capsys.readouterr().err
+
+
 def test_restart_goes_on_to_the_same_model(inputs, capsys, monkeypatch):
     whole = ["train", inputs(), "--output"]
     assert main([*whole, "whole"]) == 0

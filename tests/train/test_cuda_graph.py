@@ -54,7 +54,7 @@ def test_batches_on_a_device_are_those_of_the_host(data, lists):
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             assert torch.equal(found[name], value), name
-        most = max(int(lists.rows(int(frame))[2].sum()) for frame in frames)
+        most = max(int(lists.gather([frame]).counts.sum()) for frame in frames)
         assert group.batch(places).neighbors.max_pairs == len(chosen) * most
         seen += len(frames)
     assert seen == len(data)

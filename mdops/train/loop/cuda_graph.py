@@ -279,8 +279,7 @@ def step_graphs(
         return None
     reach = reach_of(loss, lists.cutoff)
     lists = lists.with_skin(2 * reach + _MARGIN) if reach else lists
-    longest = max(int(lists.rows(f)[2].sum(1).max(initial=0)) for f in range(len(data)))
-    size = len(data.positions) * (8 * longest + 100)
+    size = len(data.positions) * (8 * lists.longest + 4 * data.ntypes + 100)
     if size > _SHARE * torch.cuda.mem_get_info(potential.device)[0]:
         return None
     groups = [DeviceFrames(data, lists, frames, potential.device) for frames in largest_groups(data)]

@@ -214,6 +214,6 @@ def _errors(errors: Mapping[str, torch.Tensor], data: Dataset, frames: np.ndarra
         virial = errors["virial"]
         found["V"] = virial[torch.from_numpy(periodic).to(virial.device)]
         solid = torch.from_numpy(periodic & (volume > 0)).to(virial.device)
-        over = torch.from_numpy(data.counted()[labelled] / np.where(volume > 0, volume, 1)).to(virial)
+        over = torch.from_numpy(data.counted(labelled) / np.where(volume > 0, volume, 1)).to(virial)
         found["S"] = -(virial * over[:, None])[solid]
     return found

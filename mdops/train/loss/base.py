@@ -158,7 +158,7 @@ def label_number(data: Dataset, name: str, frames: np.ndarray) -> int:
     if silent_types(name, data.silent, data.spin):
         rows = [np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames]
         return sum(len(data.answering(name, own)) for own in rows)
-    return int(data.sizes()[frames].sum())
+    return int(data.sizes(frames).sum())
 
 
 @torch.no_grad()
