@@ -44,6 +44,14 @@ def write_input(steps):
     Path("input.json").write_text(json.dumps(tree))
 
 
+@pytest.fixture(autouse=True)
+def no_ignored_signals():
+    """Processes that shells start in the background ignore Ctrl-C, and so would their children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def started(*command, **variables):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     return subprocess.Popen([*MDOPS, *command], env=environment, stderr=subprocess.PIPE, text=True)

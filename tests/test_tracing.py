@@ -2,6 +2,7 @@
 
 import gc
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,10 +17,11 @@ class Cycle:
 
 def test_no_garbage_is_collected_during_a_capture(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, **options: nullcontext())
-    with capturing(None, pool=1):
+    stream = SimpleNamespace(device="cpu")
+    with capturing(None, pool=1, stream=stream):
         assert not gc.isenabled()
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="within"), capturing(None):
+    with pytest.raises(ValueError, match="within"), capturing(None, stream=stream):
         raise ValueError("within")
     assert gc.isenabled()
 

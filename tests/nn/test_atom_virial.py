@@ -175,7 +175,7 @@ def test_messages_carry_virials_to_where_energies_come_from(case):
         for name, value in plain.items():
             assert relative_error(torch.tensor(found[name]), torch.tensor(value)) < tolerance / 10, name
     # The pairs alone, each booked on its neighbour, miss what messages carry.
-    pairs = by_pairs(exact, SimpleNamespace(system=exact._system([atoms]), fparam=None, aparam=None))
+    pairs = by_pairs(exact, SimpleNamespace(system=exact.system_of([atoms]), fparam=None, aparam=None))
     assert relative_error(pairs, wanted) > 1e-2 or case not in ("dpa2_base", "dpa4_base")
 
 
@@ -211,7 +211,7 @@ def test_messages_carry_them_over_the_sides_of_a_cell(case):
 def small_crystals(potential):
     """Two systems of cells that are smaller than the cutoff, with a list that has a skin."""
     atoms = chain(potential, cell=[[3.1, 0.4, 0], [0.2, 3.3, 0.1], [0.3, 0.2, 9.5]], pbc=True)
-    system = potential._system([atoms, atoms * (2, 2, 1)])
+    system = potential.system_of([atoms, atoms * (2, 2, 1)])
     given = system.positions, system.cell, system.pbc, system.types, potential.cutoff + 0.5
     return system, neighbor_list(*given, batch=system.batch, ntypes=len(potential.type_map))
 
@@ -302,7 +302,7 @@ def test_float32_has_them_wherever_the_systems_of_a_batch_are(case):
 @pytest.mark.parametrize("case", ["dpa2_base", "dpa4_base"])
 def test_those_of_messages_have_no_graph(case):
     potential = of_kind(case)
-    system = potential._system([chain(potential)])
+    system = potential.system_of([chain(potential)])
     pairs = potential.neighbor_list(system)
     for use in ("differentiate", "train"):
         with pytest.raises(TypeError, match="disable gradients"):
