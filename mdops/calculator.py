@@ -222,12 +222,13 @@ class MDOps(Calculator):
         if atoms is None:
             raise InputError("MDOps has no atoms to calculate")
         # If several properties are requested, those that exist are given.
-        if properties and not atoms.pbc.all() and {*properties} <= {"stress", "stresses"}:
+        is_periodic = bool(self._pbc(atoms).all())
+        if properties and not is_periodic and {*properties} <= {"stress", "stresses"}:
             raise PropertyNotImplementedError(
                 f"there is no {properties[0]} of atoms that are not periodic in three directions (pbc is {atoms.pbc}): "
                 "there is no volume. A slab in a cell with vacuum may be given pbc in all three"
             )
-        per_atom = {"stresses"} <= {*properties} & {*self.implemented_properties} and bool(atoms.pbc.all())
+        per_atom = {"stresses"} <= {*properties} & {*self.implemented_properties} and is_periodic
         # After an error there must be no old results.
         self.reset()
         state = self._state(atoms)
@@ -235,7 +236,7 @@ class MDOps(Calculator):
             _numpy(self._evaluate(m, s, state, per_atom))
             for m, s in zip(self.models, self._systems(state), strict=True)
         ]
-        volume = abs(np.linalg.det(atoms.cell.array)) if atoms.pbc.all() else 0.0
+        volume = abs(np.linalg.det(atoms.cell.array)) if is_periodic else 0.0
         has_energies = self.models[0].answers_energies
         self.results = _results(answers, volume) if has_energies else _other_results(answers, self._outputs)
         self._snapshot = {name: None if v is None else v.copy() for name, v in state.items()}
@@ -254,7 +255,7 @@ class MDOps(Calculator):
             "positions": atoms.arrays["positions"],
             "numbers": atoms.arrays["numbers"],
             "cell": atoms.cell.array,
-            "pbc": atoms.pbc,
+            "pbc": self._pbc(atoms),
             "fparam": _optional("fparam", atoms.info.get("fparam", self.parameters.get("fparam"))),
             "aparam": _optional("aparam", atoms.arrays.get("aparam", self.parameters.get("aparam"))),
             "charge_spin": charges_and_spins(
@@ -262,6 +263,10 @@ class MDOps(Calculator):
             ),
             "spins": atom_spins([atoms]) if any(m.model.spin is not None for m in self.models) else None,
         }
+
+    def _pbc(self, atoms: Atoms) -> np.ndarray:
+        """(3,): in which directions they are periodic."""
+        return atoms.pbc
 
     def _systems(self, state: Snapshot) -> list[System]:
         """The atoms in the form that each model takes; types, pbc and batch are reused until they change."""

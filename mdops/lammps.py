@@ -206,9 +206,9 @@ def core_file(path: Path) -> Path | None:
     with waiting(folder / f"{key}.lock", remove=True):
         if made.exists() or without.exists():
             return made if made.exists() else None
-        from mdops.core.export import core_arrays_unasked  # these load PyTorch
-        from mdops.io import read_model, write_model  # "
-        from mdops.loading import load  # "
+        from mdops.core.export import core_arrays_unasked  # loads PyTorch
+        from mdops.io import read_model, write_model  # loads PyTorch
+        from mdops.loading import load  # loads PyTorch
 
         file = read_model(path)
         if file.source.get("modifier"):  # the model of dipoles is another file, which may change
@@ -222,7 +222,6 @@ def core_file(path: Path) -> Path | None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(
-        MDOpsError, OSError
-    ):  # LAMMPS then loads the file itself, and says what is wrong
+    # After an error LAMMPS loads the file itself, and says what is wrong.
+    with contextlib.suppress(MDOpsError, OSError):
         print(core_file(Path(sys.argv[1])) or "")

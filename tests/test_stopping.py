@@ -176,9 +176,8 @@ def test_handlers_are_those_of_before_at_the_end_and_ignored_signals_stay_ignore
             os.kill(os.getpid(), signal.SIGTERM)
             assert stop() and stop.stopped("").exit_code == 143
         assert signal.getsignal(signal.SIGTERM) == before[0]
-        monkeypatch.setattr(
-            signal, "getsignal", lambda number: None
-        )  # as if another library had set the handlers
+        # As if another library had set the handlers.
+        monkeypatch.setattr(signal, "getsignal", lambda number: None)
         with StopSignal() as stop:
             assert not stop._before
     finally:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
-from ase.calculators.calculator import all_changes
 
 from mdops.calculator import MDOps, Model, Snapshot
 from mdops.deepmd.deep_eval import fitting
@@ -67,20 +66,11 @@ class DP(MDOps):
         self.implemented_properties = [*self.implemented_properties, "virial"]
         self.label = label
 
-    def calculate(
-        self,
-        atoms: Atoms | None = None,
-        properties: Sequence[str] = ("energy",),
-        system_changes: Sequence[str] = all_changes,
-    ) -> None:
-        atoms = self.atoms if atoms is None else atoms
-        if atoms is not None:
-            atoms = atoms.copy()
-            atoms.pbc = atoms.pbc.any()
-        super().calculate(atoms, properties, system_changes)
+    def _pbc(self, atoms: Atoms) -> np.ndarray:
+        return np.full(3, atoms.pbc.any())
 
     def _state(self, atoms: Atoms) -> Snapshot:
-        found = super()._state(atoms) | {"pbc": np.full(3, atoms.pbc.any())}
+        found = super()._state(atoms)
         aparam, q = atoms.info.get("aparam"), self.dp.get_dim_aparam()
         if aparam is not None:
             found["aparam"] = fitting("aparam", aparam, [(len(atoms), q), (1, q)]).copy()

@@ -208,9 +208,8 @@ def test_a_decay_rate_of_version_1_has_no_lower_bound(recwarn):
     }
     rate = parse_config(given).learning_rate
     assert rate.decay_rate is None and rate.stop_lr == pytest.approx(1e-2 * 0.8**100, rel=1e-12)
-    assert LearningRate(rate, steps)(30) == pytest.approx(
-        1e-2 * 1e-8 ** (30 / steps)
-    )  # not below 1e-10 in all
+    # Not below 1e-10 in all.
+    assert LearningRate(rate, steps)(30) == pytest.approx(1e-2 * 1e-8 ** (30 / steps))
     given["training"]["stop_batch"] = 300
     assert LearningRate(parse_config(given).learning_rate, 300)(290) == pytest.approx(1e-2 * 0.8**29)
     today = {**given, "training": {"training_data": {"systems": "a"}, "numb_steps": 300}}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mdops.md.engine.force_provider import ForceProvider
+from mdops.md.engine.force_provider import ForceProvider, GraphSizes
 from mdops.md.engine.state import ForceResult, ListOrigin
 
 
@@ -41,12 +41,12 @@ class Committee:
             surface.capacity = places
 
     @property
-    def room(self) -> tuple[int, ...]:
-        """For the graph and the ghosts of every model."""
+    def room(self) -> GraphSizes:
+        """For the graph of every model."""
         return self._surfaces[0].room
 
     @room.setter
-    def room(self, room: tuple[int, ...]) -> None:
+    def room(self, room: GraphSizes) -> None:
         for surface in self._surfaces:
             surface.room = room
 
@@ -105,8 +105,8 @@ class Committee:
         self.room = self._most_room()
         return self._join(results)
 
-    def _most_room(self) -> tuple[int, ...]:
-        return tuple(max(sizes) for sizes in zip(*(surface.room for surface in self._surfaces), strict=True))
+    def _most_room(self) -> GraphSizes:
+        return GraphSizes(*map(max, zip(*(surface.room for surface in self._surfaces), strict=True)))
 
     def _join(self, results: Sequence[ForceResult]) -> ForceResult:
         def stack(name: str, dim: int = 0) -> torch.Tensor:

@@ -20,6 +20,15 @@ from mdops.potential import Potential
 from mdops.system import AtomsByType, System
 
 
+class GraphSizes(NamedTuple):
+    """How many edges, angles, edges with angles, and ghosts a model's graph has, or has room for."""
+
+    edges: int = 0
+    angles: int = 0
+    inner: int = 0
+    ghosts: int = 0
+
+
 class Flags(NamedTuple):
     """The largest value over some steps and all systems of each possible fault; NaN if a step had one.
 
@@ -31,7 +40,7 @@ class Flags(NamedTuple):
         energy: absolute value, eV.
         temperature: K.
         longest: length of the longest row of a list; infinite if the search refused its input.
-        graph: edges, angles, and edges with angles, of a model's graph, and ghosts.
+        graph: the sizes of a model's graph.
     """
 
     moved2: float
@@ -40,7 +49,7 @@ class Flags(NamedTuple):
     energy: float
     temperature: float
     longest: float
-    graph: tuple[int, ...] = (0, 0, 0, 0)
+    graph: GraphSizes = GraphSizes()
 
     @property
     def finite(self) -> bool:
@@ -61,9 +70,8 @@ class ForceProvider:
         captures: whether a CUDA graph can capture a step; otherwise the potential reads from the device.
         origin: the state that the list was built for.
         needed: (2,) int64, the last one of `neighbor_matrix`.
-        room: the capacity for edges, angles, and edges with angles, of the model's graph, and for ghosts, if steps are
-            captured.
-        sizes: (4,) int64, the most of them since the list was built.
+        room: the capacity for the model's graph, if steps are captured.
+        sizes: (4,) int64, the largest `GraphSizes` since the list was built.
         sel: (ntypes,) int32, how many neighbours may be within the cutoff; (1,) where all types share places; of a
             model with several parts those of all, one after another.
     """
@@ -107,8 +115,7 @@ class ForceProvider:
             else None
         )
         self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
-        self.room: tuple[int, ...] = (0, 0, 0, 0)
-        self.sizes = self.needed.new_zeros(4)
+        self.room, self.sizes = GraphSizes(), self.needed.new_zeros(len(GraphSizes()))
         self._list: NeighborList | None = None
         n = system.atoms
         self.sel = torch.tensor(
@@ -148,9 +155,11 @@ class ForceProvider:
 
     def widen(self, sizes: Sequence[int]) -> None:
         """Enlarges the capacity to a sixteenth more than these sizes."""
-        self.room = tuple(
-            had if size <= had else int(size * 17 / 16) + 64
-            for had, size in zip(self.room, sizes, strict=True)
+        self.room = GraphSizes(
+            *(
+                had if size <= had else int(size * 17 / 16) + 64
+                for had, size in zip(self.room, sizes, strict=True)
+            )
         )
 
     def rebuild(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
@@ -169,7 +178,7 @@ class ForceProvider:
         self._list = NeighborList(neighbors, images, counts, self.cutoff)
         self.sizes.zero_()
         if self._takes_ghosts:
-            ghosts, self.sizes[3] = ghosts_of(self._list, paired=s.paired, room=self.room[3])
+            ghosts, self.sizes[3] = ghosts_of(self._list, paired=s.paired, room=self.room.ghosts)
             self._list = self._list._replace(ghosts=ghosts)
         self.origin.positions.copy_(positions)
         if self._cells_move:
@@ -188,13 +197,12 @@ class ForceProvider:
         """By the list of `rebuild`."""
         assert self._list is not None
         system, spin = self._at(positions, cell), self.potential.model.spin
-        edges, angles, inner, _ = self.room
         if not self._flags:
             return self._result(self._evaluate(system, self._list, self._aparam))
         with torch.no_grad():
             result, report = self._evaluator(
                 system,
-                self._list._replace(graph_room=(edges, angles, inner)),
+                self._list._replace(graph_room=self.room[:3]),
                 self._fparam,
                 self._aparam,
                 check=False,

@@ -15,7 +15,7 @@ from mdops.errors import InputError
 from mdops.flags import require_flags, require_numbers, require_whole
 from mdops.inputs import check_models, takes
 from mdops.md.engine.committee import Committee
-from mdops.md.engine.force_provider import Flags, ForceProvider
+from mdops.md.engine.force_provider import Flags, ForceProvider, GraphSizes
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
 from mdops.md.engine.propagators import Propagator, make_propagator
 from mdops.md.engine.restraints import Restraints
@@ -280,7 +280,7 @@ class Simulation(ABC, Generic[G, F]):
             self._propagator.generator.set_state(torch.as_tensor(values["random"]))
         self._stride, self._surface.capacity = int(values["stride"]), int(values["capacity"])
         if "room" in values:  # not in checkpoints of 0.1
-            self._surface.room = (*map(int, values["room"]), 0)[:4]  # earlier ones have no room for ghosts
+            self._surface.room = GraphSizes(*map(int, values["room"]))  # earlier ones have no ghosts
         if "order" in values:
             self._state.memory.copy_(torch.as_tensor(values["memory"]))
             self._next = int(values["next"])
@@ -434,7 +434,7 @@ class Simulation(ABC, Generic[G, F]):
         worst = {name: float(np.max(tally[name])) for name in ("moved2", "overflow", "closeness", "energy")}
         hottest = float(np.max(self._temperatures(tally["kinetic"])))
         length = math.inf if longest < 0 else float(longest)
-        return Flags(**worst, temperature=hottest, longest=length, graph=graph)
+        return Flags(**worst, temperature=hottest, longest=length, graph=GraphSizes(*graph))
 
     def _mend(self, steps: int, flags: Flags) -> bool:
         """Longer rows, capacity for a larger graph or a shorter block, after a bad one; False if none helps."""
@@ -516,7 +516,9 @@ class Simulation(ABC, Generic[G, F]):
         pool = torch.cuda.graph_pool_handle()
         together = _IN_RAMPS if self.physics.has_ramp else _TOGETHER
         # Steps with ghosts, for virials of messages, are long enough one by one.
-        several = together if len(self._state.positions) <= _FEW_ATOMS and not self._surface.room[3] else ()
+        several = (
+            together if len(self._state.positions) <= _FEW_ATOMS and not self._surface.room.ghosts else ()
+        )
         for rebuild, count in [(True, 1), *((False, count) for count in (1, *several))]:
             graph = torch.cuda.CUDAGraph()
             if self._propagator.generator is not None:
